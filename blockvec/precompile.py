@@ -262,8 +262,8 @@ class Blocks:
             self.combine(M, N, ldw, ldb=ldv, alpha="general", beta="one")
             return
         types = self.dtype, self.dtype, self.dtype
-        layout = self._columns("w", M, ldw, 0) | self._columns("v", N, ldv, 0)
-        self._add(SweepProblem("update_gram", self.n, M, N, *types, **layout), M, N)
+        layout = self._columns("a", M, ldw, 0) | self._columns("b", N, ldv, 0)
+        self._add(SweepProblem(self.n, M, N, *types, **layout), M, N)
 
     def apply(self, width: int, ldx: int = 0, ldy: int = 0, at_y: int = 0, **classes: Any) -> None:
         """Add products with the matrices."""

@@ -85,7 +85,7 @@ def sweep(draw: random.Random, dtype: str) -> SweepProblem:
     M, N = draw.choice((1, 5, 8, 24, 48, 64, 100, 256, 512)), draw.choice((1, 2, 3, 4, 8, 16, 32))
     ldw = M + draw.choice((0, 0, 8, 5))
     align = 16 if ldw * itemsize(dtype) % 16 == 0 else 8
-    return SweepProblem("update_gram", draw.choice(ROWS), M, N, *(dtype,) * 3, ldw, N, align)
+    return SweepProblem(draw.choice(ROWS), M, N, *(dtype,) * 3, ldw, N, align)
 
 
 def sparse(draw: random.Random, width: int, dtype: str) -> SpmmvProblem:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from ..system.frozen import frozen
 
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
 ShiftClass = Literal["none", "scalar", "column"]
-SweepOperation = Literal["combine_dot", "update_gram"]
 ChainClass = Literal["none", "zero", "one", "general"]
 Pattern = Literal["scattered", "uneven", "lines", "planes", "spins", "electrons"]
 
@@ -248,36 +247,35 @@ class SpmmvProblem:
 
 @frozen
 class SweepProblem:
-    """Two products in one pass over a basis W (K x M) and a block V (K x N), both row-major.
+    """B <- B - A C, then B^H B, in one pass over a basis A (K x M) and a block B (K x N).
 
-    ``combine_dot``: V <- V C, then S = W^H V. ``update_gram``: V <- V - W C, then S = V^H V.
+    Attributes are those of `TsmmProblem`.
     """
 
-    operation: SweepOperation  #: which of the two; the name in profiles and tables
-    #: Rows, columns of the basis and columns of the block.
     K: int
     M: int
     N: int
-    #: Element types of W, V and the small matrix C.
-    dtype_w: str
-    dtype_v: str
+    dtype_a: str
+    dtype_b: str
     dtype_c: str
-    #: Leading dimensions in elements.
-    ldw: int
-    ldv: int
-    #: As in `TsmttsmProblem`.
-    align_w: int = MAX_ALIGNMENT
-    align_v: int = MAX_ALIGNMENT
+    lda: int
+    ldb: int
+    align_a: int = MAX_ALIGNMENT
+    align_b: int = MAX_ALIGNMENT
+
+    operation = "update_gram"
+    alpha: ClassVar[ScalarClass] = "general"
+    beta: ClassVar[BetaClass] = "one"
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types of W, V and C."""
-        return self.dtype_w, self.dtype_v, self.dtype_c
+        """Element types of A, B and C."""
+        return self.dtype_a, self.dtype_b, self.dtype_c
 
     @property
     def dtype(self) -> str:
         """Element type of the small result."""
-        return promote(self.dtype_w, self.dtype_v) if self.operation == "combine_dot" else self.dtype_v
+        return self.dtype_b
 
 
 @frozen

@@ -74,10 +74,9 @@ def traffic(problem: Problem) -> Traffic:
             read = K * M * itemsize(problem.dtype_a) + M * N * itemsize(problem.dtype_c)
             return Traffic(read + (size_b if problem.beta != "zero" else 0), size_b)
         case SweepProblem(K=K, M=M, N=N):
-            size_v = K * N * itemsize(problem.dtype_v)
-            rows_c, rows_s = (N, M) if problem.operation == "combine_dot" else (M, N)
-            read = K * M * itemsize(problem.dtype_w) + size_v + rows_c * N * itemsize(problem.dtype_c)
-            return Traffic(read, size_v + rows_s * N * itemsize(problem.dtype))
+            size_b = K * N * itemsize(problem.dtype)
+            read = K * M * itemsize(problem.dtype_a) + size_b + M * N * itemsize(problem.dtype_c)
+            return Traffic(read, size_b + N * N * itemsize(problem.dtype))
         case SpmmvProblem():
             matrix = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
             matrix = (matrix + (problem.n_rows + 1) * problem.index_bytes) * problem.stored
@@ -101,7 +100,7 @@ def flops(problem: Problem) -> int:
         case TsmmProblem(K=K, M=M, N=N):
             return K * M * N * _multiply_add(*problem.dtypes)
         case SweepProblem(K=K, M=M, N=N):
-            wide, small = _multiply_add(problem.dtype_w, problem.dtype_v), problem.dtype_v
+            wide, small = _multiply_add(problem.dtype_a, problem.dtype), problem.dtype
             return K * N * (M * wide + N * _multiply_add(small, small))
         case SpmmvProblem():
             products = problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)

@@ -13,7 +13,6 @@ from ..errors import DeviceError, DTypeError, LayoutError, ShapeError
 from ..kernels.problem import (
     BetaClass,
     ScalarClass,
-    SweepOperation,
     SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
@@ -246,13 +245,13 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
 # sweep computes the first two and reads V once; without a kernel for it, one product follows the other.
 
 
-def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: RowLayout | None) -> Array:
+def sweep(operation: str, v: Memory, C: Array, w: Memory, *, layout: RowLayout | None) -> Array:
     """Do the work of `BlockVector.combine_dot` or `update_gram`."""
     C, dtype_c = _check_sweep(operation, v, C, w)
     if operation == "combine_dot":
         combine(v, C, out=v)
         return dot(w, v, layout=layout)
-    problem = sweep_problem(operation, v.kind, dtype_c, w.kind)
+    problem = sweep_problem(w.kind, dtype_c, v.kind)
     if dispatch.accepts(problem, v.backend):
         S = v.backend.empty((problem.N, problem.N), problem.dtype)
         dispatch.run(problem, v.backend, w.array, v.array, C, S)
@@ -262,14 +261,14 @@ def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: 
 
 
 @functools.lru_cache(maxsize=4096)
-def sweep_problem(operation: SweepOperation, v: Kind, dtype_c: str, w: Kind) -> SweepProblem:
-    """Describe a sweep over a basis W and a block V with coefficients of a type."""
-    _, K, N, dtype_v, ldv, align_v = v
-    _, _, M, dtype_w, ldw, align_w = w
-    return SweepProblem(operation, K, M, N, dtype_w, dtype_v, dtype_c, ldw, ldv, align_w, align_v)
+def sweep_problem(a: Kind, dtype_c: str, b: Kind) -> SweepProblem:
+    """Describe B - A C, and its Gram matrix, with coefficients of a type."""
+    _, K, M, dtype_a, lda, align_a = a
+    _, _, N, dtype_b, ldb, align_b = b
+    return SweepProblem(K, M, N, dtype_a, dtype_b, dtype_c, lda, ldb, align_a, align_b)
 
 
-def _check_sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory) -> tuple[Array, str]:
+def _check_sweep(operation: str, v: Memory, C: Array, w: Memory) -> tuple[Array, str]:
     """Check that the operands of a sweep fit together; return C as `_coefficients` does."""
     if v.n_rows != w.n_rows:
         raise ShapeError(

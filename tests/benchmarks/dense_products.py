@@ -23,7 +23,7 @@ from blockvec.bench.cases import (
 from blockvec.blocks.blockvector import BlockVector
 from blockvec.errors import OptionError
 from blockvec.kernels.limits import round_up
-from blockvec.kernels.problem import Problem, StreamProblem, SweepOperation, itemsize
+from blockvec.kernels.problem import Problem, StreamProblem, SweepProblem, itemsize
 from blockvec.operations import products
 from blockvec.operations.arrays import memory_of
 from blockvec.system.frozen import frozen
@@ -145,8 +145,8 @@ class _Blocks:
         return self.backend.from_host(Q.astype(self.dtype))
 
 
-def _sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> Problem:
-    return products.sweep_problem(operation, memory_of(V).kind, C.dtype.name, memory_of(W).kind)
+def _sweep_problem(A: Array, C: Array, B: Array) -> SweepProblem:
+    return products.sweep_problem(memory_of(A).kind, C.dtype.name, memory_of(B).kind)
 
 
 def _product(A: Array, B: Array) -> Array:
@@ -162,6 +162,10 @@ def _scaled(factor: float, Y: Array, X: Array) -> Array:
 def _set(Y: Array, X: Array) -> Array:
     Y[...] = X
     return Y
+
+
+class CombineDot(SweepProblem):
+    operation = "combine_dot"  # B <- B C, then A^H B: the bytes and flops of a sweep, without a kernel
 
 
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
@@ -197,8 +201,8 @@ def _made(
                 "blockvec": lambda X, Z: Z.combine_dot(Q, X),
                 "two calls": lambda X, Z: X.dot(Z.combine(Q, out=Z)),
             }
-            swept = _sweep_problem("combine_dot", Y, Q, A)
-            return swept, (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
+            swept = _sweep_problem(A, Q, Y)
+            return CombineDot(**vars(swept)), (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
         case "update_gram":
             ours = {
                 "blockvec": lambda X, Z: Z.update_gram(X, C),
@@ -209,7 +213,7 @@ def _made(
                 Z -= X @ C
                 return _product(Z, Z)
 
-            return _sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
+            return _sweep_problem(A, C, Y), (V, out), ours, plain
         case _:
             ours = {"blockvec": lambda X, Z: Z.axpby(0.5, X, 0.25)}
             stream = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)

@@ -183,12 +183,10 @@ def kernel_record(
 def _extents(problem: Problem) -> Record:
     names: tuple[str, ...]
     match problem:
-        case TsmttsmProblem():
+        case TsmttsmProblem() | SweepProblem():
             names = ("M", "N", "K", "lda", "ldb")
         case TsmmProblem():
             names = ("M", "N", "K", "lda", "ldb", "beta", "inplace")
-        case SweepProblem():
-            names = ("M", "N", "K", "ldw", "ldv")
         case SpmmvProblem():
             sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
             sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}

@@ -44,7 +44,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
 
     def prefer(family: Any) -> None:
         monkeypatch.setattr(family, "is_faster", lambda problem: True)
-        monkeypatch.setattr(family, "converts_after", lambda problem: 2)
+        monkeypatch.setattr(family, "converts_after", lambda problem: 2, raising=False)
 
     blockvec.operations.dispatch.forget()
     yield prefer

@@ -18,6 +18,7 @@ from ...kernels.build import machine_code
 from ...kernels.family import choose
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.family import SparseFamily
+from ...kernels.sparse.sell import SpmmvSell
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu, workspace
@@ -97,9 +98,9 @@ def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
 
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
-    if family.converts and not _converts(gpu, family, problem, S):
+    if isinstance(family, SpmmvSell) and not _converts(family, problem, S):
         return _bind_before_conversion(gpu, family, problem, S)
-    if family.converts and _form(gpu, family, problem, S) is None:
+    if isinstance(family, SpmmvSell) and _form(gpu, family, problem, S) is None:
         bound = _bind_before_conversion(gpu, family, problem, S)
     else:
         bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
@@ -107,7 +108,7 @@ def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bo
     return bound
 
 
-def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> bool:
+def _converts(family: SpmmvSell, problem: SpmmvProblem, S: DeviceCsr) -> bool:
     """Count a product that a form of the matrix would make faster; check whether to use the form now."""
     import cupy
 
@@ -117,7 +118,7 @@ def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) 
     return pays and not cupy.cuda.get_current_stream().is_capturing()
 
 
-def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
+def _bind_before_conversion(gpu: Gpu, family: SpmmvSell, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels that give the same bits on compressed rows."""
     key = f"before {family.name}", problem
     if key not in S.bound:
@@ -128,7 +129,7 @@ def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, 
 
 def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
     """Load the kernels that products run, before and after the matrix is converted; compile the converter."""
-    if not family.converts:
+    if not isinstance(family, SpmmvSell):
         if (family.name, problem) not in S.bound:
             bind(gpu, family, problem, S)
         return
@@ -141,13 +142,13 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
 
 def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Bound:
     """Compile, load and bind a configuration for a matrix, or its form; waits where this is not made yet."""
-    matrix = _form(gpu, family, problem, S) if family.converts else S
+    matrix = _form(gpu, family, problem, S) if isinstance(family, SpmmvSell) else S
     needed = family.workspace_bytes(problem, config, gpu.info, S)
     launch = family.bind(_kernels(gpu, family, problem, config, S), problem, config, gpu.info, matrix)
     return launch, needed
 
 
-def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:
+def _form(gpu: Gpu, family: SpmmvSell, problem: SpmmvProblem, S: DeviceCsr) -> Any:
     """Make the form of a matrix that a family takes, once; None if it has none, or memory is short."""
     import cupy
 

@@ -44,14 +44,13 @@ class DenseFamily(Family[P, C]):
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
         pitch = round_up(max(problem.M, problem.N) + 1, _PITCH)
-        first, second = ("ldw", "ldv") if isinstance(problem, SweepProblem) else ("lda", "ldb")
-        lds = {
-            name: width if getattr(problem, name) == width else pitch
-            for name, width in ((first, problem.M), (second, problem.N))
-        }
+        lda, ldb = (
+            width if ld == width else pitch
+            for ld, width in ((problem.lda, problem.M), (problem.ldb, problem.N))
+        )
         if getattr(problem, "inplace", False):
-            lds[second] = lds[first]
-        one_pitch: P = replace(cast("Any", problem), **lds)
+            ldb = lda
+        one_pitch: P = replace(cast("Any", problem), lda=lda, ldb=ldb)
         return super().alike(one_pitch)
 
     def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:

@@ -86,13 +86,7 @@ class Operand:
     def row_bytes(self) -> int:
         return self.width * self.size
 
-    def direct_vector(self, count: int) -> int:
-        """Bytes of a thread's accesses to `count` rows in memory; columns past the width are not touched."""
-        if self.tiles == 1 and self.is_linear:
-            return widest(self.align, count * self.row_bytes)
-        return widest(self.align, self.row_bytes, self.tile * self.size)
-
-    def staged_vector(self, pitch: int, count: int) -> int:
+    def vector(self, pitch: int, count: int) -> int:
         """Bytes of a thread's accesses to `count` rows in a slab; they may read past the width."""
         if self.tiles == 1:
             return widest(count * self.row_bytes) if self.is_linear else 16
@@ -172,7 +166,7 @@ def make_slab(
         ]
     best, best_vector, least = choices[0], 0, 1 << 30
     for slab in choices:
-        vector = operand.staged_vector(slab.pitch, count)
+        vector = operand.vector(slab.pitch, count)
         cycles = load_cycles(lanes(slab, vector), vector)
         if cycles < least:
             best, best_vector, least = slab, vector, cycles

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import RESERVED_SHARED_BYTES, architecture_of, ceil_div, round_up
-from ..problem import FEW_ROWS, BetaClass, ScalarClass, SweepProblem, TsmmProblem, is_complex
+from ..problem import FEW_ROWS, BetaClass, SweepProblem, TsmmProblem, itemsize, parts_of
 from ..source import Body, Constant, constants_of
 from .family import DenseFamily
+from .layout import widest
 
 SweepLike = TsmmProblem | SweepProblem
 
@@ -28,8 +29,8 @@ MAX_BLOCK = 32
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 _BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times the time of memory in bulk copies, 1.1 in pieces
 # With so few columns of V there is little work per tile, and bulk copies come in bursts: 512 columns by 1 or
-# 2 took 2 to 4 per cent longer than in pieces, with more spread; by 4 as long, but combine_dot 2 per cent
-# longer. By 16 pieces take the time of the products: up to 8 per cent longer if complex.
+# 2 took 2 to 4 per cent longer than in pieces, with more spread; by 4 as long. By 16
+# pieces take the time of the products: up to 8 per cent longer if complex.
 _MAX_PIECES_COLUMNS = 4
 
 
@@ -53,16 +54,12 @@ class SweepMmaConfig:
 class Shape:
     """A problem in the kernel's terms; the names are those of the .cu file."""
 
-    K: int
     M: int
     N: int
     parts: int
-    ldw: int
-    ldv: int
     w_piece: int
     v_piece: int
     gram: bool
-    alpha: ScalarClass
     beta: BetaClass
 
     @property
@@ -80,10 +77,6 @@ class Shape:
         """Groups of 8 real columns of the block."""
         return ceil_div(self.N * self.parts, 8)
 
-    @property
-    def sum_bytes(self) -> int:
-        return self.N * self.N * 8 * self.parts * self.gram
-
 
 @frozen
 class Layout:
@@ -98,22 +91,16 @@ class Layout:
 @functools.lru_cache(maxsize=4096)
 def shape_of(problem: SweepLike) -> Shape:
     """Translate a problem into the kernel's terms."""
-    K, M, N, parts = problem.K, problem.M, problem.N, 2 if is_complex(problem.dtype) else 1
-    size = 8 * parts
-    alpha: ScalarClass = "general"
-    beta: BetaClass = "one"
-    if isinstance(problem, SweepProblem):
-        ldw, ldv, align_w, align_v = problem.ldw, problem.ldv, problem.align_w, problem.align_v
-    else:
-        ldw, ldv, align_w, align_v = problem.lda, problem.ldb, problem.align_a, problem.align_b
-        alpha, beta = problem.alpha, problem.beta
-    w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
+    M, N, size = problem.M, problem.N, itemsize(problem.dtype)
+    w_piece, v_piece = (
+        widest(problem.align_a, problem.lda * size),
+        widest(problem.align_b, problem.ldb * size),
+    )
     is_bulk = M * size % BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES and N > _MAX_PIECES_COLUMNS
     if w_piece == BULK_UNIT and is_bulk:
         w_piece = 0
-    v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
-    gram = isinstance(problem, SweepProblem)
-    return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece, gram, alpha, beta)
+    is_sweep = isinstance(problem, SweepProblem)
+    return Shape(M, N, parts_of(problem.dtype), w_piece, v_piece, is_sweep, problem.beta)
 
 
 def tiles_of(shape: Shape, config: SweepMmaConfig) -> int:
@@ -176,31 +163,24 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         if device.kind != "cuda" or architecture_of(device) < 90:
             return f"needs bulk copies, which begin with sm_90; the device is {device.architecture}"
         types = problem.dtypes
-        if isinstance(problem, SweepProblem):
-            align = min(problem.align_w, problem.align_v)
-        else:
-            align = min(problem.align_a, problem.align_b)
         if len(set(types)) > 1 or types[0] not in ("float64", "complex128"):
             return f"takes float64 or complex128 throughout, not {', '.join(types)}"
-        if align < 8:
+        if (align := min(problem.align_a, problem.align_b)) < 8:
             return f"operands must be aligned to 8 bytes, not {align}"
-        if isinstance(problem, SweepProblem) and problem.operation != "update_gram":
-            return "updates a block and then computes its Gram matrix; combine_dot is two products"
-        shape = shape_of(problem)
-        if min(shape.K, shape.M, shape.N) < 1:
+        M, N = problem.M, problem.N
+        if min(problem.K, M, N) < 1:
             return "has no rows or columns to multiply"
-        columns, least = shape.M, max(shape.N, MIN_BASIS_OF_PRODUCTS)
-        if columns <= least and not isinstance(problem, SweepProblem):
-            return f"takes a basis of more than {least} columns for a block of {shape.N}, not {columns}"
-        if shape.M > MAX_BASIS or shape.N > MAX_BLOCK:
-            return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
+        if (least := max(N, MIN_BASIS_OF_PRODUCTS)) >= M and not isinstance(problem, SweepProblem):
+            return f"takes a basis of more than {least} columns for a block of {N}, not {M}"
+        if M > MAX_BASIS or N > MAX_BLOCK:
+            return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {M} and {N}"
         return None
 
     def resources(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> tuple[int, int]:
         shape, parts = shape_of(problem), layout(problem, config)
         # The ring and buffers of warps, later their sums.
         ring = config.stages * parts.stage_bytes + parts.after_bytes
-        shared = max(ring, shape.sum_bytes, 32 * config.warps * 8)
+        shared = max(ring, shape.gram * shape.N**2 * 8 * shape.parts, 32 * config.warps * 8)
         rows = config.rows * config.wc // (shape.block * config.warps)
         doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
         if shape.gram:
@@ -209,17 +189,16 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
 
     def body(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem)
-        constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": shape.alpha == "one"}
-        constants |= constants_of(shape, omit=("K", "parts", "ldw", "ldv", "alpha"))
+        constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": problem.alpha == "one"}
+        constants |= constants_of(shape, omit=("parts",))
         constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
         return "dense/sweep_mma", constants, {}
 
     def pack(
         self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo
     ) -> Callable[..., tuple[Any, ...]]:
-        shape = shape_of(problem)
-        size = 8 * shape.parts
-        extents = shape.K, shape.ldw * size, shape.ldv * size
+        size = itemsize(problem.dtype)
+        extents = problem.K, problem.lda * size, problem.ldb * size
 
         def combine(W: int, C: int, V: int, alpha: complex, beta: complex, _queue: int) -> tuple[Any, ...]:
             a, b = complex(alpha), complex(beta)
@@ -228,7 +207,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         def sweep(W: int, V: int, C: int, S: int, workspace: int) -> tuple[Any, ...]:
             return W, V, C, S, *extents, -1.0, 0.0, 1.0, 0.0, workspace
 
-        return sweep if shape.gram else combine
+        return sweep if isinstance(problem, SweepProblem) else combine
 
     def configure(self, problem: SweepLike, recipe: Recipe, device: DeviceInfo) -> SweepMmaConfig | None:
         shape = shape_of(problem)

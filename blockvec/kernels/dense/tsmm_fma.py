@@ -40,8 +40,7 @@ class TsmmFmaConfig:
     unroll: int  # rows per thread
     count: int = 1  # consecutive rows among them
     kt: int = 1  # columns of A that a thread loads at a time
-    # Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
-    stages: int = 0
+    stages: int = 2  # of a team's ring, through which results are stored, too
     coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
     unroll_k: int = 1  # unrolled sets of `kt` columns
     teams: int = 8  # teams of a block, of one warp each
@@ -84,22 +83,20 @@ def layout(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[dict[str, Const
     how = (config.rows, config.count, config.spread)
     slab_a, vector_a = _slab(a, *how, True)
     slab_b, vector_b = _slab(b, *how, False)
-    if config.stages == 0:
-        vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     c_row = config.ct * parts_of(problem.dtype_c) * b.real_bytes
     c_vector = 16 if c_row > 16 else widest(c_row)
     c_bytes = problem.M * round_up(c_row, c_vector) * config.spread if config.coefficients == "shared" else 0
-    b_offset = round_up(slab_a.size, 128) if config.stages and problem.beta != "zero" else 0
-    stage_bytes = round_up(max(slab_a.size, b_offset + slab_b.size), 128) if config.stages else 0
+    b_offset = round_up(slab_a.size, 128) if problem.beta != "zero" else 0
+    stage_bytes = round_up(max(slab_a.size, b_offset + slab_b.size), 128)
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
-    slack = a.tiles * a.tile * a.size + 16 if config.stages else 0
+    slack = a.tiles * a.tile * a.size + 16
     constants = operand_constants("A", a, slab_a, vector_a) | {"C_VECTOR": c_vector, "C_OFFSET": ring}
     constants |= operand_constants("B", b, slab_b, vector_b)
     return constants | {"B_OFFSET": b_offset, "STAGE_BYTES": stage_bytes}, ring + max(c_bytes, slack)
 
 
-def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> int:
+def registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
     """Estimate the registers per thread, on any device."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     words = b.real_bytes // 4
@@ -108,18 +105,9 @@ def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | 
     held = problem.M if config.coefficients == "registers" else 1
     coefficients = held * config.ct * parts_of(problem.dtype_c) * words
     old = sums * config.count // config.unroll if problem.beta != "zero" else 0
-    addresses = 44 if config.stages else 56 + 2 * config.unroll
-    if problem.dtype == "complex128" and problem.beta == "general":
-        addresses += 40  # scaled numbers of the next rows
-    return sums + max(rows + coefficients, old) + addresses
-
-
-def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
-    """Check whether warps take chunks from a tile queue, see ``cuda/common/tile_queue.cuh``."""
-    a, b = operands_of(problem, config.kt, config.ct, config.spread)
-    products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
-    is_light = products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes)
-    return config.stages > 0 and is_light
+    # Scaled numbers of the next rows.
+    ahead = 40 if problem.dtype == "complex128" and problem.beta == "general" else 0
+    return sums + max(rows + coefficients, old) + 44 + ahead
 
 
 @frozen
@@ -165,9 +153,8 @@ _LONG_ROWS = (
 )
 RECIPES: Sequence[Recipe] = tuple(dict.fromkeys((*_ROWS, *_LONG_ROWS, *_SHORT_ROWS, *_FEW_ROWS)))
 _SHORT_BYTES, _LONG_BYTES = 352, 700  # bytes of a row of A and B
-SPARE: Sequence[Recipe] = (
-    *(Recipe(spread, 1, warps=4, stages=2) for spread in (1, 2, 4, 8, 16, 32)),
-    *(Recipe(spread, unroll, stages=0) for spread in (1, 2, 4, 8, 16, 32) for unroll in (1, 2)),
+SPARE: Sequence[Recipe] = tuple(
+    Recipe(spread, 1, warps=warps, stages=2) for warps in (4, 2, 1) for spread in (1, 2, 4, 8, 16, 32)
 )
 
 
@@ -185,7 +172,8 @@ def _tiled(
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
     shape = spread, ct, unroll, count, kt
     config = TsmmFmaConfig(*shape, coefficients=coefficients, unroll_k=unroll_k)
-    fits = registers(problem, config) <= MAX_REGISTERS and spread * ct < 2 * problem.N
+    spared = 12 + 2 * unroll  # with fewer left the compiler spills some
+    fits = registers(problem, config) + spared <= MAX_REGISTERS and spread * ct < 2 * problem.N
     return config if fits else None
 
 
@@ -208,11 +196,13 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
 
     def body(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> Body:
         types = {"RealA": c_type(problem.dtype_a), "RealC": c_type(problem.dtype_c)}
+        a, b = operands_of(problem, config.kt, config.ct, config.spread)
+        products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
         constants: dict[str, Constant] = {
             "PA": parts_of(problem.dtype_a),
             "PC": parts_of(problem.dtype_c),
             "ALPHA_ONE": problem.alpha == "one",
-            "DEALS": uses_queue(problem, config),
+            "DEALS": products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
         constants |= constants_of(problem, "beta") | constants_of(config)

@@ -37,8 +37,8 @@ class TsmttsmFmaConfig:
     tm: int
     tn: int
     count: int = 1  # consecutive rows that a thread multiplies at a time
-    steps: int = 1  # sets of rows per chunk, loaded from memory or staged together
-    stages: int = 0  # stages of a team's ring; 0 loads directly from memory
+    steps: int = 1  # sets of rows per chunk
+    stages: int = 2  # of a team's ring
     warps: int = 1  # warps of a team, whose threads share the tiles of a row
     teams: int = 8  # teams of a block
     # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
@@ -118,17 +118,15 @@ def layout(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Layout:
     how = (rows, config.count, groups)
     slab_a, vector_a = _slab(a, *how, b.tiles, True, config.interleaved)
     slab_b, vector_b = _slab(b, *how, a.tiles, False, config.interleaved)
-    if config.stages == 0:
-        vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     if problem.same:
         slab_b, vector_a = slab_a, min(vector_a, vector_b)
         vector_b = vector_a
     b_offset = 0 if problem.same else round_up(slab_a.size, 128)
-    stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
+    stage_bytes = round_up(b_offset + slab_b.size, 128)
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
     widest_row = max(operand.tiles * operand.tile * operand.size for operand in (a, b))
-    slack = widest_row + 16 if config.stages else 0
+    slack = widest_row + 16
 
     values = config.tm * config.tn * parts
     pitch = 8 * tiles * (groups * config.teams | 1)  # of one value of all threads
@@ -163,16 +161,13 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
     twice = device is not None and architecture_of(device) >= 100 and config.sums in ("shared", "registers")
     sums = values * max(a.parts, b.parts) * (words + twice + (2 if config.sums == "registers" else 0))
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
-    ahead = 1 if config.stages else config.steps
     converts = 4 * words > min(a.real_bytes, b.real_bytes)
     converted = converts * (config.tm * a.parts + config.tn * b.parts) * words
-    addresses = 36 if config.stages else 32 + 4 * ahead
-    chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the loop over chains
-    return sums + stored * config.count * ahead + converted + addresses + chunk
+    chunk = 8 if config.sums == "shared" else 0  # of the loop over chains
+    return sums + stored * config.count + converted + 36 + chunk
 
 
 _MAX_WARPS = 8  # of a team
-_DIRECT_STEPS = 4  # sets of rows that are loaded from memory at a time, without stages
 
 SIDES = (2, 3, 4, 5, 6, 8, 12, 16)
 """Most columns of A, and of B, per thread: both are cut into as few equal tiles as that takes."""
@@ -185,7 +180,8 @@ class Recipe:
     # Place of its tiles in the order of the cycles per row without the limit of memory.
     place: int
     interleaved: bool  # as in the configuration
-    stage_kb: int = 4  # kilobytes of a stage per warp, about; 0 to load rows directly from memory
+    stage_kb: int = 4  # kilobytes of a stage per warp, about
+    stages: int = 8  # at most
 
 
 # In order of preference; of results in single precision smaller tiles come first, up to 2^16 rows. The best
@@ -194,9 +190,9 @@ RECIPES: Sequence[Recipe] = tuple(
     Recipe(place, interleaved) for interleaved in (True, False) for place in range(3)
 )
 SPARE: Sequence[Recipe] = tuple(
-    Recipe(place, interleaved, stage_kb=kb)
+    Recipe(place, *how)
     for place in range(64)
-    for interleaved, kb in ((False, 2), (True, 2), (False, 1), (False, 0), (True, 0))
+    for how in ((False, 2), (True, 2), (False, 1), (False, 1, 2), (True, 1, 2))
 )
 
 
@@ -222,14 +218,14 @@ def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
         for count in {1, max(rows, default=1)}:
             sums = kept if is_single(problem) else "plain"
             config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=sums)
-            if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
+            if registers(problem, config) <= MAX_REGISTERS:
                 found.append((_row_cycles(problem, config, a, b, tiles), config))
     return sorted(found, key=lambda entry: entry[0])
 
 
 @functools.lru_cache(maxsize=16384)
 def _staged(
-    problem: TsmttsmProblem, config: TsmttsmFmaConfig, stage_bytes: int, device: DeviceInfo
+    problem: TsmttsmProblem, config: TsmttsmFmaConfig, recipe: Recipe, device: DeviceInfo
 ) -> TsmttsmFmaConfig | None:
     """Choose the steps of a stage of the wanted size, and as many stages as fit."""
     size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
@@ -237,11 +233,11 @@ def _staged(
     step_rows = max(1, config.lanes // tiles_of(problem, config)) * config.count
     product_bytes = problem.M * problem.N * parts_of(problem.dtype) * 8
     kept = product_bytes + SCRATCH_BYTES if config.sums == "shared" else 0
-    steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
+    steps = max(1, round((recipe.stage_kb << 10) * config.warps / (step_rows * row_bytes)))
     while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
         steps += 1  # whole 16-byte pieces
     room = device.shared_bytes_per_multiprocessor - kept - 4096
-    stages = min(8, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
+    stages = min(recipe.stages, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
     # Of small tiles, loads of one step overlap with products of another.
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
     unroll = next((n for n in (4, 2) if steps % n == 0 and work * n <= 64), 1)
@@ -313,9 +309,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         if recipe.interleaved and not is_dealt:
             return None
         resident = replace(config, teams=teams, interleaved=recipe.interleaved)
-        if not recipe.stage_kb:
-            return replace(resident, steps=_DIRECT_STEPS)
-        return _staged(problem, resident, recipe.stage_kb << 10, device)
+        return _staged(problem, resident, recipe, device)
 
     def preferred(self, problem: TsmttsmProblem, device: DeviceInfo) -> Iterable[Recipe]:
         small = is_single(problem) and problem.K <= SOME_ROWS

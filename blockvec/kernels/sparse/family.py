@@ -11,7 +11,6 @@ from ..family import C, Family
 from ..limits import architecture_of
 from ..problem import SpmmvProblem, itemsize
 from ..source import Kernel, short_names
-from .arrays import Load
 from .csr_plan import Plan
 
 _MAX_PITCH = 2**31  # bytes
@@ -23,7 +22,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
     problem_type = SpmmvProblem
     # Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     stored: ClassVar[bool] = True
-    # Whether it takes another form of the matrix than compressed rows, made after some products.
+    # Whether it takes another form of the matrix than compressed rows, as `sell.SpmmvSell` does.
     converts: ClassVar[bool] = False
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
@@ -64,21 +63,6 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """Describe the form of the matrix that the kernels take, when it is made, and its cost."""
         return "the matrix is used as it is"
 
-    def converts_after(self, problem: SpmmvProblem) -> int:
-        """Choose the number of products after which the matrix is converted, if the family converts it."""
-        return 0
-
-    def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SparseFamily[Any], Any]:
-        """Choose the family and configuration that run until the matrix is converted, with the same bits."""
-        return self, self.choose(problem, device)
-
-    def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> Any:
-        """Convert a matrix on CuPy's current stream; None if the format is not suitable for it.
-
-        The form is allocated where the arrays of `plan` are, and may still be being written on return.
-        """
-        return plan
-
     def workspace_bytes(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> int:
         """Compute the workspace of a product in bytes, aligned to 16 bytes; 0 if it takes none."""
         return 0
@@ -87,7 +71,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
     def bind(
         self, kernels: Mapping[str, Any], problem: SpmmvProblem, config: C, device: DeviceInfo, matrix: Any
     ) -> Callable[..., None]:
-        """Bind loaded kernels, the `parts` for a matrix, to it, which is the result of `convert`.
+        """Bind loaded kernels, the `parts` for a matrix, to it, or to another form of it.
 
         n_rows, nnz and leading dimensions of the problem may differ from those that the kernels were made
         for. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``,

@@ -110,9 +110,11 @@ class SpmmvSell(SparseFamily[SellConfig]):
         self._csr = csr
 
     def converts_after(self, problem: SpmmvProblem) -> int:
+        """Choose the number of products after which the matrix is converted."""
         return max(_LEAST_PRODUCTS, round(_PAYING_BYTES / traffic(problem).total_bytes))
 
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SpmmvCsr, Any]:
+        """Choose the family and configuration that run until then, with the same bits."""
         return self._csr, self._csr.in_order(problem, device)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
@@ -170,6 +172,7 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return own + csr.kernels(problem, in_order, device)
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
+        """Convert a matrix on CuPy's current stream, which may go on; None if too many places are padding."""
         try:
             starts, entries = layout(plan)
         except OverflowError:

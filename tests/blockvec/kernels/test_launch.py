@@ -148,7 +148,7 @@ def test_a_product_is_launched_on_its_device(driver: Driver) -> None:
 
 
 def test_a_sweep_takes_the_addresses_of_four_arrays(driver: Driver) -> None:
-    sweep = SweepProblem("update_gram", 1000, 8, 4, "float64", "float64", "float64", 8, 4)
+    sweep = SweepProblem(1000, 8, 4, "float64", "float64", "float64", 8, 4)
     packed: list[tuple[int, ...]] = []
     loaded = LoadedKernel(_Function()), (7,), (64,), 0, lambda *all_: packed.append(all_) or all_, lambda: 99
     runner(Gpu(0, H200), sweep, lambda: loaded)(sweep, *map(_Array, (1, 2, 3, 4)))

@@ -76,19 +76,6 @@ struct Fragment {
         }
     }
 
-    // From the first `count` of the rows; the others are zero.
-    __device__ __forceinline__ void load_some(const char* rows, i64 pitch, int tile, i64 count) {
-#pragma unroll
-        for (int row = 0; row < COUNT; ++row)
-#pragma unroll
-            for (int i = 0; i < TILE * PARTS; ++i) {
-                const int column = Deal::at(tile, i / PARTS);
-                real(row, i) = row < count && column < WIDTH
-                                   ? *reinterpret_cast<const R*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R)))
-                                   : R(0);
-            }
-    }
-
     // To rows that all exist; columns past the width are not touched (VECTOR divides the pitch).
     __device__ __forceinline__ void store(char* rows, i64 pitch, int tile) {
         if constexpr (WHOLE) {
@@ -112,17 +99,5 @@ struct Fragment {
                         *reinterpret_cast<Vector*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R))) = v;
                 }
         }
-    }
-
-    // To the first `count` of the rows.
-    __device__ __forceinline__ void store_some(char* rows, i64 pitch, int tile, i64 count) {
-#pragma unroll
-        for (int row = 0; row < COUNT; ++row)
-#pragma unroll
-            for (int i = 0; i < TILE * PARTS; ++i) {
-                const int column = Deal::at(tile, i / PARTS);
-                if (row < count && column < WIDTH)
-                    *reinterpret_cast<R*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R))) = real(row, i);
-            }
     }
 };

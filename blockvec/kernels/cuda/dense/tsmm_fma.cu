@@ -9,8 +9,7 @@
 // registers or in shared memory, UNROLL rows per thread that share the loads of C. COUNT of them are neighbours, so that a thread's vectors can
 // straddle rows of odd width.
 //
-// STAGES = 0: threads load A from memory. STAGES > 0: chunks come through a ring in shared memory (staging.cuh), and so do the
-// results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
+// Chunks come through a ring in shared memory (staging.cuh), and so do the results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
 // ranges, so odd widths are as fast as even ones. In place, a chunk's rows have been read before any of them is written.
 //
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
@@ -24,7 +23,6 @@
 #include "dense/staging.cuh"
 
 constexpr int P = PA > PC ? PA : PC;
-constexpr bool STAGED_OUT = STAGES > 0;
 constexpr int LANES = 32, THREADS = LANES * TEAMS;
 constexpr int GROUPS = LANES / SPREAD, SETS = UNROLL / COUNT;
 constexpr int ROWS = GROUPS * UNROLL;
@@ -165,21 +163,19 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     Runs<RUN> runs = {&queue->taken, static_cast<u32>(STAGES * stride)};
     if (asks) runs.ask(at.lane);
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
-    constexpr bool B_COMES = BETA != 0 && STAGED_OUT;
     const auto copy = [&](int stage, i64 wanted) {
         if (wanted < chunks) {
             const i64 row = wanted * ROWS;
             SlabA::load(ring + stage * STAGE_BYTES, A + row * pitch_a, pitch_a, K - row, at.lane);
-            if constexpr (B_COMES) SlabB::load(ring + stage * STAGE_BYTES + B_OFFSET, B + row * pitch_b, pitch_b, K - row, at.lane);
+            if constexpr (BETA != 0) SlabB::load(ring + stage * STAGE_BYTES + B_OFFSET, B + row * pitch_b, pitch_b, K - row, at.lane);
         }
         async_commit();
     };
-    if constexpr (STAGES > 0)
 #pragma unroll
-        for (int s = 0; s < STAGES; ++s) {
-            copy(s, chunk + s * stride);
-            if (DEALS && s > 0) next_chunks[s - 1] = chunk + s * stride;
-        }
+    for (int s = 0; s < STAGES; ++s) {
+        copy(s, chunk + s * stride);
+        if (DEALS && s > 0) next_chunks[s - 1] = chunk + s * stride;
+    }
 
     Coefficients coefficients = {C, reinterpret_cast<Real*>(shared + C_OFFSET), at.share};
     coefficients.prepare();
@@ -187,23 +183,13 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     int stage = 0;
     while (chunk < chunks) {
         const i64 row0 = chunk * ROWS;
-        const bool is_whole = row0 + ROWS <= K;
         char* from = ring + stage * STAGE_BYTES;
-        if constexpr (STAGES > 0) {
-            async_wait<STAGES - 1>();
-            __syncwarp();
-        }
+        async_wait<STAGES - 1>();
+        __syncwarp();
         const auto load = [&](FragmentA(&a)[SETS], int tile) {
 #pragma unroll
-            for (int set = 0; set < SETS; ++set) {
-                const i64 row = row0 + at.row(set);
-                if constexpr (STAGES > 0)
-                    a[set].template load<false>(from + SlabA::offset(at.row(set)), A_PITCH, tile);
-                else if (is_whole)
-                    a[set].template load<true>(A + row * pitch_a, A_LINEAR ? M * SIZE_A : pitch_a, tile);
-                else
-                    a[set].load_some(A + row * pitch_a, pitch_a, tile, K - row);
-            }
+            for (int set = 0; set < SETS; ++set)
+                a[set].template load<false>(from + SlabA::offset(at.row(set)), A_PITCH, tile);
         };
         Tile tile = {};
 #pragma unroll UNROLL_K
@@ -224,42 +210,23 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
         for (int set = 0; set < SETS; ++set) {
             FragmentB& out = tile.out[set];
             FragmentB old;
-            const i64 row = row0 + at.row(set);
-            if constexpr (STAGED_OUT) {
-                char* own = slab + SlabB::offset(at.row(set));
-                if constexpr (BETA != 0) old.template load<true>(own, B_PITCH, at.share);
-                Tile::finish(out, old, alpha, beta);
-                out.store(own, B_PITCH, at.share);
-            } else {
-                char* own = B + row * pitch_b;
-                const i64 pitch = B_LINEAR ? N * SIZE_B : pitch_b;
-                if (is_whole) {
-                    if constexpr (BETA != 0) old.template load<true>(own, pitch, at.share);
-                    Tile::finish(out, old, alpha, beta);
-                    out.store(own, pitch, at.share);
-                } else {
-                    if constexpr (BETA != 0) old.load_some(own, pitch, at.share, K - row);
-                    Tile::finish(out, old, alpha, beta);
-                    out.store_some(own, pitch, at.share, K - row);
-                }
-            }
+            char* own = slab + SlabB::offset(at.row(set));
+            if constexpr (BETA != 0) old.template load<true>(own, B_PITCH, at.share);
+            Tile::finish(out, old, alpha, beta);
+            out.store(own, B_PITCH, at.share);
         }
-        if constexpr (STAGED_OUT) {
-            __syncwarp();
-            SlabB::store(slab, B + row0 * pitch_b, pitch_b, K - row0, at.lane);
-            __syncwarp();
-        }
-        if constexpr (STAGES > 0) {
-            const i64 next = asks ? runs.next(at.lane) : chunk + STAGES * stride;
-            copy(stage, next);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-            if (asks) {
-                next_chunks[STAGES - 1] = next;
-                chunk = next_chunks[0];
+        __syncwarp();
+        SlabB::store(slab, B + row0 * pitch_b, pitch_b, K - row0, at.lane);
+        __syncwarp();
+        const i64 next = asks ? runs.next(at.lane) : chunk + STAGES * stride;
+        copy(stage, next);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (asks) {
+            next_chunks[STAGES - 1] = next;
+            chunk = next_chunks[0];
 #pragma unroll
-                for (int s = 0; s + 1 < STAGES; ++s) next_chunks[s] = next_chunks[s + 1];
-                continue;
-            }
+            for (int s = 0; s + 1 < STAGES; ++s) next_chunks[s] = next_chunks[s + 1];
+            continue;
         }
         chunk += stride;
     }

@@ -8,7 +8,7 @@
 // The thread mappings of Ernst, Hager, Thies and Wellein (2021): parallel over rows only (TM = M, TN = N), over rows and columns of B
 // (TM = M), or over tiles of both; tiles blocked or INTERLEAVED ("transposed"); unrolling over STEPS. A team is WARPS warps; lanes past GROUPS tiles repeat the last group's work, which is dropped.
 //
-// STAGES = 0: threads load what they need from memory. STAGES > 0: the team's chunks come through a ring in shared memory
+// The team's chunks come through a ring in shared memory
 // (staging.cuh), so that the bytes in flight take no registers, and odd widths and strided rows take no bandwidth. Columns past
 // the width then hold the bytes that follow; they reach only columns of tiles that are dropped. Rows past K are zeros in both operands.
 // CHAIN, for single precision: after CHAIN chunks acc is added to double precision sums, in registers (WIDE) or, where those run out,
@@ -81,22 +81,6 @@ struct Source {
     i64 K, pitch_a, pitch_b;
 
     __device__ __forceinline__ i64 chunks() const { return (K + ROWS - 1) / ROWS; }
-
-    __device__ __forceinline__ void load(Step* steps, const Place& at, i64 chunk) const {
-        const bool is_whole = (chunk + 1) * ROWS <= K;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            const i64 row = chunk * ROWS + (s * GROUPS + at.group) * COUNT;
-            const char *a = A + row * pitch_a, *b = B + row * pitch_b;
-            if (is_whole) {
-                steps[s].a.template load<true>(a, A_LINEAR ? M * SIZE_A : pitch_a, at.tile_m);
-                if constexpr (!SHARE) steps[s].b.template load<true>(b, B_LINEAR ? N * SIZE_B : pitch_b, at.tile_n);
-            } else {
-                steps[s].a.load_some(a, pitch_a, at.tile_m, K - row);
-                if constexpr (!SHARE) steps[s].b.load_some(b, pitch_b, at.tile_n, K - row);
-            }
-        }
-    }
 
     // Starts the copies of a chunk to a stage; nothing happens past the last one.
     __device__ __forceinline__ void copy(char* stage, const Place& at, i64 chunk) const {
@@ -218,30 +202,23 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     const i64 chunks = source.chunks(), stride = static_cast<i64>(gridDim.x) * TEAMS;
     i64 chunk = static_cast<i64>(at.team) * gridDim.x + blockIdx.x;
     Tile tile;
-    Step now[STAGES == 0 ? STEPS : 1];
+    Step now;
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
     int stage = 0;
-    if constexpr (STAGES > 0)
-        for (int s = 0; s < STAGES; ++s) source.copy(ring + s * STAGE_BYTES, at, chunk + s * stride);
+    for (int s = 0; s < STAGES; ++s) source.copy(ring + s * STAGE_BYTES, at, chunk + s * stride);
 
     const auto add_chunk = [&] {
-        if constexpr (STAGES > 0) {
-            char* from = ring + stage * STAGE_BYTES;
-            async_wait<STAGES - 1>();
-            sync_team<WARPS>(at.team);
+        char* from = ring + stage * STAGE_BYTES;
+        async_wait<STAGES - 1>();
+        sync_team<WARPS>(at.team);
 #pragma unroll UNROLL
-            for (int s = 0; s < STEPS; ++s) {
-                load_staged(now[0], from, at, s);
-                tile.add(now[0]);
-            }
-            sync_team<WARPS>(at.team);
-            source.copy(from, at, chunk + STAGES * stride);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-        } else {
-            source.load(now, at, chunk);
-#pragma unroll
-            for (int s = 0; s < STEPS; ++s) tile.add(now[s]);
+        for (int s = 0; s < STEPS; ++s) {
+            load_staged(now, from, at, s);
+            tile.add(now);
         }
+        sync_team<WARPS>(at.team);
+        source.copy(from, at, chunk + STAGES * stride);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
         chunk += stride;
     };
 

@@ -39,8 +39,8 @@ Dot3m = functools.partial(Dots, three_m=True)
 BLOCKS = 3  # of threads, unless a case tells another number
 
 
-def sweep(kind: Any, M: int, N: int, dtype: str = "float64", *, K: int, **changes: Any) -> SweepProblem:
-    return replace(SweepProblem(kind, K, M, N, dtype, dtype, dtype, M, N), **changes)
+def sweep(M: int, N: int, dtype: str = "float64", *, K: int, **changes: Any) -> SweepProblem:
+    return replace(SweepProblem(K, M, N, dtype, dtype, dtype, M, N), **changes)
 
 
 def second(problem: Any, dtype: str) -> Any:
@@ -239,12 +239,12 @@ CASES: list[tuple[Any, ...]] = [
         1,
     ),
     (combine(24, 16, K=61, ldb=24, inplace=True), Sweep(32, 2, 4, 2), 2),
-    (sweep("update_gram", 33, 5, K=101), Sweep(32, 3, 4, 2), 3),
-    (sweep("update_gram", 64, 16, K=133), Sweep(16, 3, 4, 4), 2),
-    (sweep("update_gram", 20, 9, "complex128", K=61), Sweep(16, 3, 4, 2), 2),
-    (sweep("update_gram", 30, 4, "complex128", K=61, ldw=31, ldv=31), Sweep(8, 2, 4, 4), 2),
+    (sweep(33, 5, K=101), Sweep(32, 3, 4, 2), 3),
+    (sweep(64, 16, K=133), Sweep(16, 3, 4, 4), 2),
+    (sweep(20, 9, "complex128", K=61), Sweep(16, 3, 4, 2), 2),
+    (sweep(30, 4, "complex128", K=61, lda=31, ldb=31), Sweep(8, 2, 4, 4), 2),
     (
-        sweep("update_gram", 5, 8, K=61, ldw=13, ldv=13, align_w=8, align_v=8),
+        sweep(5, 8, K=61, lda=13, ldb=13, align_a=8, align_b=8),
         Sweep(64, 2, 4, 1),
         1,
     ),
@@ -256,9 +256,8 @@ CASES: list[tuple[Any, ...]] = [
 
 def drawn(p: Any, rng: np.random.Generator, exact: bool = True) -> tuple[list[np.ndarray], list[Any]]:
     """Draw the operands in the order of the kernels, and the memory of the tall ones."""
-    names = ("w", "v") if isinstance(p, SweepProblem) else ("a", "b")
-    lds, aligns = ([getattr(p, name + letter) for letter in names] for name in ("ld", "align_"))
-    types = [p.dtype] * 2 if isinstance(p, SweepProblem) else [p.dtype_a, getattr(p, "dtype_b", p.dtype)]
+    lds, aligns = ((p.lda, p.ldb), (p.align_a, p.align_b))
+    types = [p.dtype_a, getattr(p, "dtype_b", p.dtype)]
 
     def tall(i: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         return aligned(draw(rng, (p.K, width), types[i], exact), lds[i], aligns[i])
