@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from ..backends import Array, Backend, backend_for, single_threaded_blas
 from ..backends.base import is_nearly_full, is_small
 from ..blocks.blockvector import BlockVector
-from ..blocks.columns import ColumnBlock
 from ..errors import BreakdownError, OptionError, ShapeError
 from ..operations.profile import Profile
 from .adapters import as_operator
@@ -107,8 +106,7 @@ class Factorization:
         if not self._A.shape[0]:
             raise ShapeError("factorize: A has no rows; there is nothing to factorise.")
         self._is_on_host = self._backend.name == "cpu"
-        self._block: Any = ColumnBlock if self._is_on_host else BlockVector
-        self._products: tuple[Any, ...] = ()  # S and None on the host; A and M, or None, on a GPU
+        self._products: tuple[Any, ...] = ()  # S on the host; A and M, or None, on a GPU
         if not self._is_on_host:
             self._products = self._applied(self._A), None if M is None else self._applied(self._M)
         self.shape: tuple[int, int] = self._A.shape
@@ -214,7 +212,7 @@ class Factorization:
         S = self._A if self._is_on_host and self.sigma == 0 else self._A - self._M * self.sigma
         self._stored, self._inertia, self._counts, self.is_singular = int(S.nnz), None, False, True
         if self._is_on_host:
-            self._products = self._applied(S), None
+            self._products = (self._applied(S),)
         # Calls of BLAS are short beside sparse factors, and its threads disturb long after them.
         is_sparse = self._is_on_host and not is_nearly_full(S)
         with single_threaded_blas if is_sparse else contextlib.nullcontext():
@@ -275,9 +273,13 @@ class Factorization:
             )
         if block.dtype != self.dtype:
             block = block.astype(self.dtype)
-        X = self._refined(self._block(block.array), tolerance) if block.n_cols else block
+        if self._is_on_host:
+            columns = self.solve_columns(np.asfortranarray(block.array), tolerance)
+            X = BlockVector(np.ascontiguousarray(columns))
+        else:
+            X = self._refined(block, tolerance) if block.n_cols else block
         if out is None:
-            return BlockVector(X, copy=True) if self._is_on_host else X
+            return X
         target = out if isinstance(out, BlockVector) else BlockVector(out)
         target[:, :] = X
         return target
@@ -287,8 +289,9 @@ class Factorization:
 
         The shortest way to a few columns on the host; X is column-major.
         """
-        columns: Array = self._refined(ColumnBlock(B), tolerance).array if B.size else B
-        return columns
+        return self._refined(B, tolerance) if B.size else B
+
+    # Blocks are column-major arrays on the host, and of BlockVector on a GPU.
 
     @Profile.timed("products")
     def _refined(self, B: Any, tolerance: float) -> Any:
@@ -308,7 +311,7 @@ class Factorization:
             if step == REFINEMENTS or (step >= least and error <= accurate):
                 break
             if np.isfinite(error):
-                X.axpy(1, self._raw(R))
+                X += self._raw(R)
             else:
                 X = self._raw(B)
         if not error <= self._trusted:
@@ -320,27 +323,28 @@ class Factorization:
         return X
 
     def _raw(self, B: Any) -> Any:
-        return self._block(self._factors.solve(B.array))
+        if self._is_on_host:
+            return np.asfortranarray(self._factors.solve(B))
+        return BlockVector(self._factors.solve(B.array))
 
     def _residual(self, B: Any, X: Any) -> Any:
         """Compute B - S X, on the host with the entries of S rounded.
 
         That is an error of u (||A|| + abs(sigma) ||M||) ||x||.
         """
-        A, M = self._products
         if self._is_on_host:
-            R = B.like()
-            A.apply_columns(X.array, R.array)
-            np.subtract(B.array, R.array, out=R.array)
-            return R
+            R = np.empty_like(B)
+            self._products[0].apply_columns(X, R)
+            return np.subtract(B, R, out=R)
+        A, M = self._products
         R = B.copy()
-        A.apply(X, R, -1, 1, self.sigma if M is None else 0)
+        A.apply(X, out=R, alpha=-1, beta=1, shift=self.sigma if M is None else 0)
         if M is not None and self.sigma:
-            M.apply(X, R, self.sigma, 1)
+            M.apply(X, out=R, alpha=self.sigma, beta=1)
         return R
 
-    def _lengths(self, B: Any) -> Any:  # `norms` of the host takes twice as long for short columns
-        return np.sqrt(np.vecdot(B.array.T, B.array.T).real) if self._is_on_host else B.norms()
+    def _lengths(self, B: Any) -> Any:
+        return np.sqrt(np.vecdot(B.T, B.T).real) if self._is_on_host else B.norms()
 
     def _backward_error(self, B: Any, X: Any, R: Any) -> float:
         """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
@@ -356,35 +360,39 @@ class Factorization:
         xp, magnitudes = self._backend.xp, abs(S)
         self._norm = self._row_sums(magnitudes)
         numbers = np.random.default_rng(0).standard_normal((self.shape[0], 1)).astype(self.dtype)
-        B = self._block(self._backend.from_host(numbers))
+        B = numbers if self._is_on_host else BlockVector(self._backend.from_host(numbers))
         X, self._refinements = self._raw(B), 0
 
+        def column(V: Any) -> Any:
+            return V[:, 0] if self._is_on_host else V.array[:, 0]
+
         def rounding(X: Any, b: Any) -> float:
-            return self._unit * float(xp.linalg.norm(magnitudes @ xp.abs(X.array[:, 0]) + b))
+            return self._unit * float(xp.linalg.norm(magnitudes @ xp.abs(column(X)) + b))
 
         def length_of(X: Any) -> float:
-            return float(X.norms()[0])
+            return float(self._lengths(X)[0])
 
         R = self._residual(B, X)
         is_usable = self._backward_error(B, X, R) <= self._trusted
         error, first = length_of(R), length_of(X)  # their ratio is the pivots' error in this direction
-        limit = xp.abs(B.array[:, 0])
+        limit = xp.abs(column(B))
         while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
             if self._refinements == REFINEMENTS - 1:
                 break
             self._refinements += 1
-            X.axpy(1, self._raw(R))
+            X += self._raw(R)
             R = self._residual(B, X)
         with np.errstate(over="ignore", invalid="ignore"):
             length = length_of(X)
             if np.isfinite(length):
-                X = self._raw(X.scale(1 / length))
+                X *= 1 / length
+                X = self._raw(X)
                 length = length_of(X)
         self.is_singular = not np.isfinite(length)
         self.nearest = 1 / (length * self._norm) if 0 < length < math.inf else 0.0
         self._counts = self._inertia is None and is_usable and CERTAIN * error * length <= first
         if not self.is_singular:
-            size = xp.abs(X.array[:, 0]) / length
+            size = xp.abs(column(X)) / length
             scale = float(xp.vdot(size, magnitudes @ size))
             self.is_singular = bool(1 / length <= SINGULAR * self._unit * scale)
         return bool(is_accurate)
