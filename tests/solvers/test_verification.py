@@ -263,3 +263,10 @@ def test_a_value_that_vanishes_leaves_a_search_undecided(monkeypatch: pytest.Mon
     verdict = look(operator, known)
     assert (verdict.verification, verdict.missed) == (Verification.UNDECIDED, None)
     assert "vanished" in verdict.text
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_small_basis_takes_no_value_of_one_end_for_a_larger_one_of_the_other(seed: int) -> None:
+    values = np.sort(np.random.default_rng(seed).uniform(0, 1, 60))
+    A = sp.diags_array(np.r_[values, -0.995 * values], format="csr")
+    answered(A, 3, method="lanczos", block_size=1, ncv=5, tol=1e-4)
