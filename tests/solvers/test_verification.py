@@ -251,7 +251,7 @@ def test_copies_are_searched_for_where_a_basis_has_no_room_for_two_steps(b: int)
     values = np.r_[np.linspace(-0.8, 0.7, 80), [0.85] * 3, [61.5] * 2, [61.6] * 3]
     A, k = sp.diags_array(values, format="csr"), 7
     for ncv, verification in ((k + b + 1, Verification.SEARCHED), (k + 2 * b, Verification.NOT_NEEDED)):
-        result = eigsh(A, k, which="LM", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
+        result = eigsh(A, k, which="LA", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
         assert result.verification is verification
         assert np.allclose(result.eigenvalues[:2], 0.85)
 
