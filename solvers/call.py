@@ -296,8 +296,9 @@ class Call:
         options, mode, transforms = self.options, self.mode, self.transforms
         if transforms and self.processes is not None:
             raise OptionError(
-                f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for "
-                "rows in several processes; use method='auto', 'jd' or 'filter'."
+                f"sigma: method {options['method']!r} with which={self.which!r} factorises A - sigma I, "
+                "which is not available for rows in several processes; use which='LM' and method='auto', "
+                "'jd' or 'filter'."
             )
         if not transforms and self.interval is None:
             return

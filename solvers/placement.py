@@ -51,7 +51,8 @@ def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
         For a problem that needs factors that nothing on this machine can compute.
     """
     factors = _place_of_factors(call, device, method)
-    by_products = method in ("filter", "dense") or (method == "auto" and factors is None)
+    is_target = call.which == "LM" and factors is None  # iterations find the nearest values only
+    by_products = method in ("filter", "dense") or (method == "auto" and is_target)
     unfactored = method == "jd" or (call.is_plain and by_products)
     is_shifted = call.sigma is not None and not unfactored
     transforms = call.interval is None and (call.M is not None or is_shifted)

@@ -55,7 +55,7 @@ class Factor:
 
 
 def congruent(matrix: Any, factors: Array) -> Any:
-    """Compute D A D for a matrix of the host and the diagonal of D, powers of two."""
+    """Compute D A D, of the type of A, for a matrix of the host and the diagonal of D."""
     dtype = np.promote_types(matrix.dtype, np.float32)
     if isinstance(matrix, np.ndarray):
         return (factors[:, None] * matrix * factors).astype(dtype)
@@ -149,8 +149,7 @@ def gram_factor(name: str, matrix: Any) -> Factor:
 
     def transformed(A: Any) -> Operator:
         if is_diagonal:
-            inverse = sp.diags_array(1 / roots)
-            return as_operator(sp.csr_array(inverse @ A @ inverse), check_indices=False)
+            return as_operator(congruent(A, 1 / roots), check_indices=False)
         # In the order of the pivots, steps of an iteration move no rows.
         product, solve = _product(A[order][:, order]), solver().solve
         return as_operator(

@@ -336,9 +336,11 @@ class ThickRestart(Iteration):
     def _found(self) -> Found:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
         # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
-        # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts.
-        k, b = self.problem.k, self.options.block_size
-        in_order = self.options.ncv >= k + 2 * b and (self.which != "LM" or self.degree == 1)
+        # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts, and
+        # where it has none for eight, a value at one end may converge before a larger one at the other end.
+        k, b, is_both = self.problem.k, self.options.block_size, self.which == "LM"
+        has_room = self.options.ncv >= k + (8 if is_both else 2) * b
+        in_order = has_room and not (is_both and self.degree > 1)
         return Found(
             X=self.krylov.columns(0, k),
             theta=self.theta[:k],

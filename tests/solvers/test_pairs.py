@@ -61,6 +61,16 @@ def test_both_ends_share_the_copies_of_a_value_between_them() -> None:
     answered(K, 10, M, which="BE")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("method", ["auto", "lanczos", "jd", "dense"])
+def test_masses_in_single_precision_keep_its_type(method: str, dtype: Any) -> None:
+    K, M = (
+        sp.diags_array(d.astype(dtype), format="csr") for d in (np.arange(80) % 41.0, np.linspace(1, 2, 80))
+    )
+    result = answered(K, 4, M, which="LA", method=method, atol=1e-11, rtol=1e-5)
+    assert result.eigenvectors.dtype == dtype
+
+
 @pytest.mark.parametrize("k", [4, 17, 24])
 def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int) -> None:
     A, M, values = torus(24)

@@ -83,6 +83,16 @@ def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str) -> 
     answered(A, 5, M, exact=np.sort(exact), rtol=1e-8, atol=0.0, loss=1e-13, **options)
 
 
+@pytest.mark.parametrize("which", ["LA", "SA", "BE"])
+def test_transformed_values_of_a_function_are_selected_or_refused(which: str) -> None:
+    """Iterations without factors find the nearest values only."""
+    d = -np.arange(1.0, 4001.0)
+    how: dict[str, Any] = {"sigma": -1.5, "which": which, "dtype": float}
+    answered(np.diag(d[:20]), 3, apply_to=lambda X: d[:20, None] * X, shape=(20, 20), block_size=1, **how)
+    with pytest.raises(OptionError, match="a factorisation needs"):
+        eigsh(lambda X: d[:, None] * X, 3, shape=(4000, 4000), **how)
+
+
 @pytest.mark.parametrize("index", [0, 10, 624])
 def test_a_shift_at_or_near_an_eigenvalue_gives_the_values_around_it(index: int) -> None:
     at = answered(GRID, 4, sigma=f"{index}")

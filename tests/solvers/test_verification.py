@@ -251,7 +251,7 @@ def test_copies_are_searched_for_where_a_basis_has_no_room_for_two_steps(b: int)
     values = np.r_[np.linspace(-0.8, 0.7, 80), [0.85] * 3, [61.5] * 2, [61.6] * 3]
     A, k = sp.diags_array(values, format="csr"), 7
     for ncv, verification in ((k + b + 1, Verification.SEARCHED), (k + 2 * b, Verification.NOT_NEEDED)):
-        result = eigsh(A, k, which="LM", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
+        result = eigsh(A, k, which="LA", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
         assert result.verification is verification
         assert np.allclose(result.eigenvalues[:2], 0.85)
 
@@ -263,3 +263,10 @@ def test_a_value_that_vanishes_leaves_a_search_undecided(monkeypatch: pytest.Mon
     verdict = look(operator, known)
     assert (verdict.verification, verdict.missed) == (Verification.UNDECIDED, None)
     assert "vanished" in verdict.text
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_small_basis_takes_no_value_of_one_end_for_a_larger_one_of_the_other(seed: int) -> None:
+    values = np.sort(np.random.default_rng(seed).uniform(0, 1, 60))
+    A = sp.diags_array(np.r_[values, -0.995 * values], format="csr")
+    answered(A, 3, method="lanczos", block_size=1, ncv=5, tol=1e-4)
