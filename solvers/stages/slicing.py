@@ -175,6 +175,7 @@ class Slicing(Run):
             which="LM",
             norm=pencil.norms.A,
             locked=pick(self.X, known) if len(known) else None,
+            deflated=self.theta[known],
             method="lanczos",
             block_size=min(missing, COPIES) if len(known) else self.problem.block_size,
             maxiter=MAX_RESTARTS,
