@@ -142,11 +142,14 @@ class ThickRestart(Iteration):
         krylov, b = self.krylov, self.block_size
         if self.locked is not None and self.problem.norm is None:
             # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
-            image = self.locked.like(self.krylov.n_locked)
-            apply_in_ranges(self.operator, self.locked, image, b)
-            self.counts.apply(image.shape[1])
-            self.counts.reductions += 1
-            self.norm = float(to_host(image.norms()).max())
+            lengths = np.abs(self.problem.deflated)
+            if not len(lengths):
+                image = self.locked.like(self.krylov.n_locked)
+                apply_in_ranges(self.operator, self.locked, image, b)
+                self.counts.apply(image.shape[1])
+                self.counts.reductions += 1
+                lengths = to_host(image.norms())
+            self.norm = float(lengths.max())
         krylov.append(self.start)
         if krylov.w < b:
             krylov.append_random(b - krylov.w)

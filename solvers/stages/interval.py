@@ -74,7 +74,8 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     if not is_late:
         return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
     text = "skipped: the time limit had passed before the eigenvalues were counted"
-    return replace(result.with_info(verification=text, missing=1), verification=Verification.SKIPPED)
+    result = result.with_info(verification=text, missing=1, counted=None, count_error=None)
+    return replace(result, verification=Verification.SKIPPED)
 
 
 def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenResult:

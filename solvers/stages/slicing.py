@@ -34,7 +34,7 @@ from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
 from ..iterations.base import Run, fingerprint
 from ..iterations.rayleigh_ritz import Which
 from ..problem import STOPPED, IterationState, Problem
-from ..result import EigenResult
+from ..result import EigenResult, InfiniteError
 from ..runtime.checkpoint import probe
 from ..transform.solution import measured_pairs, solve_transformed
 from ..transform.standard_form import StandardForm, standard_form
@@ -175,6 +175,7 @@ class Slicing(Run):
             which="LM",
             norm=pencil.norms.A,
             locked=pick(self.X, known) if len(known) else None,
+            deflated=self.theta[known],
             method="lanczos",
             block_size=min(missing, COPIES) if len(known) else self.problem.block_size,
             maxiter=MAX_RESTARTS,
@@ -182,7 +183,12 @@ class Slicing(Run):
             callback=None,
             checkpoint=None,
         )
-        result = solve_transformed(form, part)
+        try:
+            result = solve_transformed(form, part)
+        except (BreakdownError, InfiniteError):  # beyond the missing ones may be penalties and infinite ones
+            if part.k <= missing:
+                raise
+            result = solve_transformed(form, replace(part, k=missing))
         for name in set(COUNTED) - {"restarts"}:
             setattr(self.counts, name, getattr(self.counts, name) + dict(result.info)[name])
         self.sizes = {name: dict(result.info)[name] for name in self.sizes}

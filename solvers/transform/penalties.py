@@ -219,7 +219,12 @@ def solve_in_parts(
     refuse_more(found, whole.k)
     shown = [end if math.isfinite(end) else None for end in interval]
     missing = result.info["missing"] + (not is_whole)
-    result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
+    is_counted = is_whole and all(
+        request.interval is None or part.info["counted"] is not None
+        for request, part in zip(requests, parts, strict=True)
+    )
+    count: Any = (float(found), 0.0) if is_counted else (None, None)
+    result = result.with_info(counted=count[0], count_error=count[1], missing=missing)
     return result.with_info(which="interval", interval=shown)
 
 

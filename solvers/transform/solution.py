@@ -182,6 +182,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         operator=S,
         start=start,
         locked=locked,
+        deflated=form.map.transformed(problem.deflated),
         preconditioner=_preconditioner(form, problem),
         tolerance=_tolerance(form, problem, norms),
         norm=None,

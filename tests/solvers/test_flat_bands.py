@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import models
+from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.problem import Problem
+from solvers.stages import drivers
 from solvers.transform import solution
 from solvers.transform.scaling import product_rounding
 from tests.matrices import with_values
@@ -103,3 +107,16 @@ def test_a_look_for_many_values_at_a_shift_may_outgrow_the_basis_of_the_caller()
     A = sp.diags_array(np.r_[np.zeros(80), np.arange(1, 500)]).tocsr()
     values = eigsh(A, 20, sigma=0, which="LA", ncv=40, block_size=2, method="lanczos", rng=0)[0]
     assert np.abs(values).max() < 1e-10
+
+
+def test_vectors_whose_values_are_known_are_multiplied_by_nothing() -> None:
+    A, columns = grid(20).toarray(), []
+    values, X = np.linalg.eigh(A)
+    asked: Any = {"k": 3, "which": "SA", "tolerance": Tolerance(0.0, "value", 1e-16)}
+    for known in (values[:0], values[:40]):
+        locked, rng = BlockVector(X[:, :40].copy()), np.random.default_rng(0)
+        problem = Problem(operator=as_operator(A), locked=locked, rng=rng, method="lanczos", **asked)
+        result = drivers.solve(replace(problem, deflated=known))
+        np.testing.assert_allclose(result.eigenvalues, values[40:43], rtol=1e-12)
+        columns.append(result.info["operator_columns"])
+    assert columns[0] - columns[1] == 40

@@ -222,9 +222,12 @@ def test_what_a_stopped_run_lacks_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_returns_what_was_found() -> None:
-    result = solved(GRID, (0.5, 2.5), time_limit=1e-9, on_unconverged="return")
-    assert result.info["stopped"] == "time_limit"
-    assert result.info["missing"] == result.info["counted"] > len(result.eigenvalues)
+    stiff = GRID + sp.diags_array(1e14 * (np.arange(900) == 7))
+    for A, end in ((GRID, 2.5), (stiff, INF)):
+        result = solved(A, (0.5, end), time_limit=1e-9, on_unconverged="return")
+        assert result.info["stopped"] == "time_limit"
+        assert (result.info["counted"], result.info["count_error"]) == (None, None)
+        assert result.info["missing"] > len(result.eigenvalues)
 
 
 def test_ctrl_c_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,3 +289,17 @@ def test_a_shift_that_reaches_nothing_inside_an_infinite_interval_is_followed_by
         result = check(sign * A, tuple(ends), exact=np.sort(sign * values), rng=4)
         assert result.info["method"] == "shift-invert"
         assert len(result.eigenvalues) == 2
+
+
+def test_intervals_may_hold_all_but_the_infinite_values_and_those_of_penalties() -> None:
+    chain, C = model("laplace1d:n=60"), sp.random(5, 60, 0.05, random_state=1)
+    free = np.linalg.svd(C.toarray())[2][5:]  # vectors without constraints
+    constrained = sp.csr_array(sp.block_array([[chain, C.T], [C, None]]))
+    masses = sp.diags_array(np.repeat([1.0, 0.0], [60, 5])).tocsr()
+    finite = np.linalg.eigvalsh(free @ chain @ free.T)
+    result = solved(constrained, (0.0, 5.0), masses)
+    np.testing.assert_allclose(result.eigenvalues, finite, atol=1e-12)
+    springy = (model("laplace1d:n=57") + sp.diags_array(1.7e14 * (np.arange(57) == 20))).tocsr()
+    values = np.sort(np.concatenate([eigenvalues(model(f"laplace1d:n={n}")) for n in (20, 36)]))
+    result = solved(springy, (0.06, INF))
+    np.testing.assert_allclose(result.eigenvalues[:-1], values[values >= 0.06], rtol=1e-10)
