@@ -312,7 +312,7 @@ class Sampler:
         block: BlockVector = found[0][0]
         self.products += sums.columns
         kept = block.n_cols - int(np.sum(to_host(orthogonalize(block).lost)))
-        return block[:, :kept].copy()
+        return block[:, :kept].copy() if kept else None
 
     def _sampled(self, count: int, Q: BlockVector | None) -> Forms:
         """Sample the forms of a number of random vectors, in the complement of Q."""

@@ -301,7 +301,8 @@ def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
     least = math.sqrt(numbers.tiny)
     if not (doubtful := np.maximum(limits, float(numbers.eps) * lengths) < least).any():
         return
-    lost = np.flatnonzero(doubtful & (to_host(B.copy().scale(1 / least).norms()) > 0))
+    scaled = B.copy().scale(column_factors(np.where(doubtful, 1 / least, 1.0), B))
+    lost = np.flatnonzero(doubtful & (to_host(scaled.norms()) > 0))
     if len(lost):
         raise OptionError(
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "

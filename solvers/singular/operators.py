@@ -215,15 +215,15 @@ def _matrix_of(op: Any) -> Any:
 def _in_short_sums(op: Operator, center: bool) -> Any:
     """Divide rows of very many entries on the host, whose products are added up afterwards.
 
-    Those of a dense matrix are divided if it is to be centred, which leaves their rounding errors.
+    Those of a dense matrix that is to be centred are shorter, since centring leaves their rounding errors.
     """
     A = _matrix_of(op)
     if isinstance(A, np.ndarray):
-        if not center or op.shape[1] <= FEW_TERMS:
+        if op.shape[1] <= (most := FEW_TERMS if center else MOST_TERMS):
             return op
 
         def pairwise(X: BlockVector, out: BlockVector) -> None:
-            out.array[...] = _pairwise(A, X.array)
+            out.array[...] = _pairwise(A, X.array, most)
 
         dense = Product(pairwise, op.shape, op)
         dense.matrix = A
@@ -249,12 +249,12 @@ def _in_short_sums(op: Operator, center: bool) -> Any:
     return Product(product, op.shape, op)
 
 
-def _pairwise(A: Array, X: Array) -> Array:
-    """Compute A X in sums of few terms, which are added in pairs."""
-    if A.shape[1] <= FEW_TERMS:
+def _pairwise(A: Array, X: Array, most: int = FEW_TERMS) -> Array:
+    """Compute A X in sums of so many terms at most, which are added in pairs."""
+    if A.shape[1] <= most:
         return A @ X
     half = A.shape[1] // 2
-    return _pairwise(A[:, :half], X[:half]) + _pairwise(A[:, half:], X[half:])
+    return _pairwise(A[:, :half], X[:half], most) + _pairwise(A[:, half:], X[half:], most)
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:

@@ -173,6 +173,16 @@ def test_sums_of_very_many_equal_terms_are_accurate(center: bool) -> None:
         assert (matrix.indices == before.indices).all()
 
 
+@pytest.mark.parametrize(("center", "m"), [(False, 16_000), (True, 1000)])
+def test_equal_rows_of_dense_matrices_are_no_obstacle(center: bool, m: int) -> None:
+    A = np.tile([0.0] * 5 if center else [1.0, -2.0, 0.3, 4.0, 0.7], (m, 1))
+    A[range(5), range(5)] = 1, 0, 2, 1, 3
+    C = (A - center * A.mean(axis=0))[:6]
+    C[5] *= np.sqrt(m - 5)  # one row for all equal ones
+    s, expected = svds(A, 2, center=center, return_singular_vectors=False), scipy.linalg.svdvals(C)[1::-1]
+    assert np.abs(s - expected).max() <= 100 * unit("float64") * expected[-1]
+
+
 def test_the_error_of_an_approximation_is_bounded() -> None:
     A = with_values(0.9 ** np.arange(200), 300)
     for passes in (2, 3, 5):

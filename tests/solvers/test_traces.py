@@ -54,6 +54,11 @@ def test_most_traces_are_within_two_errors() -> None:
     assert (reported <= 3 * true).all()
 
 
+def test_a_matrix_without_a_space_that_dominates_has_an_exact_trace() -> None:
+    found = trace(np.exp, sp.csr_array((130, 130)), method="hutch++", rng=1)
+    assert abs(found.value - 130) <= found.error <= 1e-10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_nine_of_ten_traces_are_within_two_errors(name: str) -> None:
