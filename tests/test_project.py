@@ -231,7 +231,7 @@ blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.mo
 blockvec.parallel.files blockvec.operators.distributed blockvec.operators.partition
 solvers.counting solvers.factorization solvers.stages.window solvers.stages.interval solvers.linear
 solvers.iterations.jacobi_davidson solvers.iterations.correction
-solvers.replacement
+solvers.orthogonalization.decomposition solvers.replacement
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map
 """
 PLAIN_SOLVE = """

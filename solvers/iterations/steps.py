@@ -31,7 +31,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up, summed
 from ..orthogonalization.factors import PLAIN_GROWTH, UNIT, square
-from ..orthogonalization.queued_step import (
+from ..orthogonalization.host_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     Wait,

@@ -23,8 +23,8 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
-from ..blocks import Array, Block
-from .decomposition import Decomposition, orthonormalise
+from ..blocks import Array, Block, ColumnBlock
+from .host_step import host_step
 
 if not TYPE_CHECKING:
     policies = (
@@ -129,6 +129,7 @@ def orthogonalize(
     if policy is not None:
         raise OptionError(f"policy: got {policy!r}; the algorithm is suitable for every block: leave it out.")
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
+    before, reductions = None, 0
     if not hasattr(W, "n_global"):
         raise DTypeError(f"orthogonalize: W is a {type(W).__name__}; give a block, as BlockVector(W).")
     rows, width = W.n_global, W.shape[1]
@@ -139,6 +140,16 @@ def orthogonalize(
             f"orthogonalize: a space of dimension {rows} has no room for {most} columns besides a basis of "
             f"{taken}; give max_rank={max(rows - taken, 0)}."
         )
+    is_usual = isinstance(W, ColumnBlock) and W.dtype.char in "dD" and M is None and 0 < width == most
+    if is_usual and first is not None:
+        before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0)
+        if R is not None:
+            if into is not None:
+                into[:, :] = W
+            return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
+        scale, first = None if scale is None else length, None
+    from .decomposition import Decomposition, orthonormalise
+
     d = Decomposition(W, V, M, scale)
     if width:
         orthonormalise(d, first, most)
@@ -148,7 +159,8 @@ def orthogonalize(
         d.clean()
     if into is not None:
         into[:, :] = d.X
-    return Orthogonalized(d.S, d.R, lost, d.reductions)
+    S = d.S if before is None else before + d.S
+    return Orthogonalized(S, d.R, lost, reductions + d.reductions)
 
 
 orthogonalize.orthogonalize = orthogonalize  # type: ignore[attr-defined]  # its path in 0.2; leaves in 0.4

@@ -47,12 +47,21 @@ def square(S: Array) -> float:
     return float(np.vdot(S, S).real)
 
 
-def cholesky_factor(G: Array) -> tuple[Array, Array, float]:
-    """Compute R with G = R^H R, its inverse, and the squared norm of this, NaN for an indefinite G."""
+def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
+    """Compute R with G - rest^H rest = R^H R and its inverse, and squared norms.
+
+    These are those of `rest`, of R, and of its inverse, which is NaN for an indefinite matrix. For the Gram
+    matrix G of a block and its products `rest` with orthonormal columns, the difference is the Gram matrix of
+    the projected block. It is accurate where `rest` is no larger than that, which `is_enough` requires.
+    """
+    again = 0.0
+    if rest is not None:
+        again, G = square(rest), G - rest.conj().T @ rest
     potrf, trtri = _LAPACK[G.dtype.char]
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
-    return R, T, math.nan if failed or singular else square(T)
+    whole = abs(float(G.trace().real))  # rounding may leave a negative one in a semidefinite inner product
+    return R, T, again, whole, math.nan if failed or singular else square(T)
 
 
 def gram_root(G: Array) -> tuple[Array, Array]:

@@ -16,6 +16,8 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
+from solvers.orthogonalization.host_step import host_step
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.benchmarks import orthogonality
 from tests.matrices import normal, orthonormal
 
@@ -139,6 +141,28 @@ def test_small_pivots_do_not_let_rounding_grow_without_end(seed: int) -> None:
     grades = 10 ** rng.uniform(-8, 0, (4, 1)), 10 ** rng.uniform(-4, 0, 20)
     W = rng.standard_normal((112, 4)) @ (rng.standard_normal((4, 20)) * grades[0]) * grades[1]
     check(W, None, BlockVector, bound=1000, rng=0, scale=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_the_step_of_column_major_blocks_is_that_of_others(dtype: str, width: int) -> None:
+    V, W = orthonormal(11, N, 12, dtype), normal(12, N, width, dtype=dtype)
+    (X, result), (Y, other) = (
+        check(W, V, kind, bound=1000, first=[(4, 12)], scale=1.0) for kind in (ColumnBlock, BlockVector)
+    )
+    assert result.reductions < other.reductions
+    assert np.allclose(result.S, other.S, rtol=0, atol=1e-12)
+    assert np.allclose(X.array @ result.R, Y.array @ other.R, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_length_that_rounding_makes_negative_is_left_to_other_policies(width: int) -> None:
+    """In a semidefinite inner product, those of vectors of the null space are rounding errors."""
+    M = as_operator(lambda X: -1e-17 * X, shape=(50, 50))
+    blocks = inner_product_columns(inner_product_blocks(M))
+    _, R, length, _ = host_step(blocks(normal(0, 50, width)), blocks(np.zeros((50, 3))), [(0, 3)], 1.0)
+    assert R is None
+    assert length >= 1.0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
