@@ -210,7 +210,8 @@ class BlockKrylov:
         self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
-        result = self.orthogonalize_into(self.columns(end, end + width), block, scale)
+        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
         count = width
         if not keep_random and width:
             count -= int(result.lost.sum())
