@@ -192,7 +192,7 @@ class ArrayKind:
             return function
         share = ArrayKind(self.library).share
 
-        @functools.wraps(function, ("update",), ())  # of a preconditioner; `inspect` finds the signature
+        @functools.wraps(function, ("update",), ())  # a preconditioner's `update` and the signature stay
         def native(X: Array, **out: Array) -> Array | None:
             with _stream_of(X) if self.library == "torch" else nullcontext():
                 product = function(share(X), **{name: share(array) for name, array in out.items()})

@@ -76,9 +76,8 @@ def _moves(call: Call, device: str, method: str, factors: str | None, transforms
     M, mode, sigma = call.M, call.mode, call.sigma
     if call.interval is not None:
         return method == "auto" and factors == "cpu"
-    needs_host = {method, mode} & {"jd", "dense", "distance", "reciprocal"} or call.options[
-        "Minv"
-    ] is not None
+    is_on_host = method in ("jd", "dense") or mode in ("distance", "reciprocal")
+    needs_host = is_on_host or call.options["Minv"] is not None
     is_given = call.OPinv is not None and not needs_host
     if not transforms or is_given or (M is None and mode == "distance"):
         return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.pairs)

@@ -49,7 +49,7 @@ class Cubin:
     key: str
     image: bytes
     compiler: str
-    log: str = ""  # of the compiler: registers, spills and shared memory of the kernel
+    log: str = ""  # report of the compiler: registers, spills and shared memory
 
     def record(self) -> tuple[dict[str, Any], bytes]:
         """Return its fields and its payload as a record."""

@@ -1,4 +1,4 @@
-"""What processes agree on: equal arguments, exceptions that all of them raise, a GPU for each."""
+"""Agreement between processes: equal arguments, exceptions that all of them raise, a GPU for each."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ class BlockKrylov:
     """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
     The operator is A or a polynomial of A of a degree, in single precision if `is_mixed`. The first
-    `n_locked` columns of the buffer are orthonormal or zero. M is the matrix of the inner product, and `rank`
-    its rank, the most columns that are orthonormal.
+    `n_locked` columns of the buffer are orthonormal or zero.
 
     References
     ----------
@@ -88,10 +87,8 @@ class BlockKrylov:
         counts: Counts,
         degree: int = 1,
         is_mixed: bool = False,
-        M: LinearMap | None = None,
-        rank: int | None = None,
     ) -> None:
-        self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
+        self.operator, self.buffer, self.n_locked = operator, buffer, n_locked
         self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
         self.is_mixed = is_mixed
         self.m = self.w = 0  # columns of V and of Q
@@ -103,7 +100,6 @@ class BlockKrylov:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
         self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
-        self._rank = buffer.n_global if rank is None else rank
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self._is_clear = False  # whether zeros follow [V Q] where products read them
         self.defect = 0.0  # largest residual of the vectors that remained after a truncation
@@ -112,13 +108,13 @@ class BlockKrylov:
         is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         if is_single and is_double and isinstance(operator, Operator):
             self.steps = SingleSteps(operator.vector_adder(is_hermitian=True), buffer)
-        elif M is None and is_queued(operator, buffer):
+        elif is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)
 
     @property
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
-        return self._rank - self.n_locked - self.m - self.w
+        return self.buffer.n_global - self.n_locked - self.m - self.w
 
     @property
     def complete(self) -> bool:
@@ -224,7 +220,7 @@ class BlockKrylov:
     ) -> Orthogonalized:
         """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
         new, filled = into.shape[1], self.n_locked + self.m + self.w
-        how: dict[str, Any] = {"M": self.M, "scale": scale, "first": first, "rng": self.rng}
+        how: dict[str, Any] = {"scale": scale, "first": first, "rng": self.rng}
         result = orthogonalize(block, self.filled_basis(), filled=filled, max_rank=new, **how)
         if into is not block:
             into[:, :] = block[:, :new]

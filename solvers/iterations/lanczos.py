@@ -42,7 +42,7 @@ class Looks:
     def __init__(self, degree: int) -> None:
         self.degree = degree  # of the operator, which is applied to `columns` of a block so far
         self.next = 0  # columns from which on the next look is worth while
-        self._columns, self._digits = 0, math.inf
+        self.columns, self.digits = 0, math.inf  # at the last look
 
     def plan(self, columns: int, pause: int, largest: float) -> None:
         """Plan the look after one at which the largest residual is `largest` times its limit.
@@ -50,8 +50,8 @@ class Looks:
         It comes `pause` columns later or more.
         """
         digits = math.log10(max(largest, 1.0))
-        passed, gained = columns - self._columns, self._digits - digits
-        self._columns, self._digits = columns, digits
+        passed, gained = columns - self.columns, self.digits - digits
+        self.columns, self.digits = columns, digits
         if passed and math.isfinite(gained):
             # Without the pace 25 easy problems take 1.22 times as long.
             predicted = digits * passed / gained if gained > 0 else columns
@@ -65,7 +65,10 @@ class ThickRestart(Iteration):
     A `Filtering` may put a polynomial of the operator in its place, for some cycles or all.
     """
 
-    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "least", "theta", "estimates")
+    PROGRESS = (
+        *(*Iteration.PROGRESS, "degree", "norm", "least", "theta", "estimates"),
+        *("looks.degree", "looks.next", "looks.columns", "looks.digits"),
+    )
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -126,11 +129,10 @@ class ThickRestart(Iteration):
 
     def snapshot(self) -> dict[str, Any]:
         filtering = {} if self.filtering is None else self.filtering.snapshot()
-        return super().snapshot() | self.krylov.snapshot() | filtering | {"looks": vars(self.looks)}
+        return super().snapshot() | self.krylov.snapshot() | filtering
 
     def resume(self, saved: dict[str, Any]) -> None:
         super().resume(saved)
-        vars(self.looks).update(saved["looks"])
         if self.filtering is not None:
             self.filtering.resume(saved)
         self.krylov.resume(saved)

@@ -189,9 +189,10 @@ class Slicing(Run):
             if part.k <= missing:
                 raise
             result = solve_transformed(form, replace(part, k=missing))
+        info: Any = result.info
         for name in set(COUNTED) - {"restarts"}:
-            setattr(self.counts, name, getattr(self.counts, name) + dict(result.info)[name])
-        self.sizes = {name: dict(result.info)[name] for name in self.sizes}
+            setattr(self.counts, name, getattr(self.counts, name) + info[name])
+        self.sizes = {name: info[name] for name in self.sizes}
         values = to_host(result.eigenvalues).astype(np.float64)
         is_inside = (result.converged | (self.fruitless > 1)) & (left.sigma < values) & (values < right.sigma)
         # Those outside come last, which others have found, and change none of the others.

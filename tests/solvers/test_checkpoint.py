@@ -317,7 +317,8 @@ NAMES = """
 blockvec checkpoint 4
 block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
 method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
-counts defect degree elapsed_s filter_calls history krylov_norm least looks m missing most norm rng
+counts defect degree elapsed_s filter_calls history krylov_norm least
+looks.columns looks.degree looks.digits looks.next m missing most norm rng
 search_width verification verification_text w
 """
 

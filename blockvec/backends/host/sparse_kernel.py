@@ -110,7 +110,7 @@ def spmmv(
     if fused is None:
         return
     with quiet_arithmetic():
-        for part, (_, _, sums, _) in zip(parts, calls, strict=True):  # of row blocks and lanes
+        for part, (_, _, sums, _) in zip(parts, calls, strict=True):  # parts of row blocks and lanes
             kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
             lanes = sums.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
             for (name, is_turned), dots in zip(kernel.dot_rows, lanes, strict=True):

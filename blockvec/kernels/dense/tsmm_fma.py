@@ -40,7 +40,7 @@ class TsmmFmaConfig:
     unroll: int  # rows per thread
     count: int = 1  # consecutive rows among them
     kt: int = 1  # columns of A that a thread loads at a time
-    stages: int = 2  # of a team's ring, through which results are stored, too
+    stages: int = 2  # slabs of a team's ring, through which results are stored, too
     coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
     unroll_k: int = 1  # unrolled sets of `kt` columns
     teams: int = 8  # teams of a block, of one warp each

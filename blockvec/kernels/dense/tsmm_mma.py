@@ -253,7 +253,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return TsmmMmaConfig(recipe.warps, recipe.split, rows, *tiles)
 
 
-ROWS_3M = 16  # of a tile
+ROWS_3M = 16  # rows of a tile of three real products
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
 
 

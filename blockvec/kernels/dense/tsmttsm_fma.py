@@ -38,7 +38,7 @@ class TsmttsmFmaConfig:
     tn: int
     count: int = 1  # consecutive rows that a thread multiplies at a time
     steps: int = 1  # sets of rows per chunk
-    stages: int = 2  # of a team's ring
+    stages: int = 2  # slabs of a team's ring
     warps: int = 1  # warps of a team, whose threads share the tiles of a row
     teams: int = 8  # teams of a block
     # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
@@ -63,8 +63,8 @@ class TsmttsmFmaConfig:
 class Layout(NamedTuple):
     """The mapping and memory layout of a problem and a configuration."""
 
-    rows: int  # of a chunk
-    constants: dict[str, Constant]  # of the kernel; sizes and offsets in bytes
+    rows: int  # rows of a chunk
+    constants: dict[str, Constant]  # constants of the kernel; sizes and offsets in bytes
     shared_bytes: int
 
 
