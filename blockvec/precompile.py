@@ -69,7 +69,7 @@ def precompile_matrix(matrix: Any) -> None:
     if (call := _calls.get()) is None or not is_cupy(getattr(matrix, "indptr", None)):
         return
     from .kernels import elementwise as k
-    from .kernels.sparse import pieces
+    from .kernels.sparse import codes, pieces
 
     given, dtype = matrix.indices.dtype.name, matrix.dtype.name
     short = "int32" if max(*matrix.shape, matrix.nnz) <= np.iinfo(np.int32).max else given
@@ -78,6 +78,8 @@ def precompile_matrix(matrix: Any) -> None:
         k.within_kernel(given): None,
         pieces.kernel_of("structure", short): None,
         k.philox_kernel(real_type(dtype)): None,
+        pieces.kernel_of("units", short): None,
+        codes.kernel_of(dtype): None,
     }
     backend = backend_of(matrix.data)
     call.enter_context(_in_threads(lambda: wanted, backend))
@@ -288,25 +290,30 @@ class Blocks:
         if width:
             self.found[inverse_factor_kernel(self.dtype, width)] = None
 
-    def scale(self) -> None:
-        """Add what all methods do: random numbers, norms, and sums of blocks with factors per column."""
+    def norms(self) -> None:
+        """Add the norms of the columns of residuals."""
         from .kernels import elementwise as k
         from .kernels.rows import trace
 
         T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
+        kernels: list[Kernel] = [k.axpby_kernel(T, None, T, flat=False), k.axpby_kernel(T, T, T, each, each)]
+        kernels += [k.ColumnDots(T, T, same=True).kernel(), k.fold_kernel("float64", R)]
+        self.found |= dict.fromkeys([*kernels, trace(_roots, (R,), (R,))])
+
+    def scale(self) -> None:
+        """Add what all methods do: random numbers, norms, and sums of blocks with factors per column."""
+        from .kernels import elementwise as k
+
+        self.norms()
+        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
         sums = promote(T, "float64")  # sums of blocks of threads
-        widths = 1, 2, 4, 8, self.b, self.k, self.p, self.vectors
-        lanes = dict.fromkeys(map(k.fold_lanes, widths))
-        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(_roots, (R,), (R,))]
-        kernels += [k.fold_kernel("float64", R, count) for count in lanes]
-        kernels += [k.fold_kernel(sums, T, count) for count in lanes]
+        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), k.fold_kernel(sums, T)]
         kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in (k.DOUBLE, each)]
-        kernels += [k.axpby_kernel(T, T, T, each, each)]
         for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
             kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
             kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
         if is_complex(T):  # real factors and dots of complex blocks
-            kernels += [k.axpby_kernel(R, None, T), *(k.fold_kernel("float64", T, count) for count in lanes)]
+            kernels += [k.axpby_kernel(R, None, T), k.fold_kernel("float64", T)]
         self.found |= dict.fromkeys(kernels)
 
     def subtract_values(self) -> None:
@@ -357,39 +364,39 @@ def _begin(s: Blocks) -> bool:
 def _krylov(s: Blocks, filtered: bool) -> None:
     """List the steps and restarts of a Krylov space of blocks of b columns, and the search for copies.
 
-    `last` are the columns that the last restart keeps.
+    In the order of their first use, and last what many solves end without: what waits is cancelled in the
+    end. `last` are the columns that the last restart keeps.
     """
     b, keep, capacity, last = s.b, s.keep, s.capacity, s.last
-    takes_steps = _begin(s)
-    if filtered:
-        s.recurrences(2, lanczos=True)
-        s.recurrences(b)
-        s.subtract_values()
-    for N in (keep, last):
-        s.rotate(capacity, N, capacity)
-    s.gram(last, capacity)
-    s.rotate(last, last, capacity)
-    if filtered:
-        s.recur(b)
-        s.combine(keep, b, capacity)
-    if not takes_steps:
+    if not _begin(s):
         for M in range(b, capacity, b or 1):
             s.project(M, b, capacity)
         for M in (b, 2 * b) if filtered else (b, 2 * b, keep - b, keep, keep + b):
             s.subtract(M, b, capacity)
+    s.rotate(capacity, keep, capacity)
     if filtered and s.p:
-        for M in range(s.p, capacity + 1, s.p):
+        s.gram(keep, capacity, s.p)
+        for M in reversed(range(s.p, capacity + 1, s.p)):
             s.rotate(M, keep, capacity)
+    s.norms()
+    if filtered:
+        s.recurrences(2, lanczos=True)
+        s.recurrences(b)
+        s.recur(b)
+        s.subtract_values()
+        s.combine(keep, b, capacity)
+    s.rotate(capacity, last, capacity)
+    s.gram(last, capacity)
+    s.rotate(last, last, capacity)
+    s.apply(s.k)
     s.combine(1, 1)
     s.dot(1, 1)
     s.apply(1)
     s.apply(2)
     if filtered:
         s.dot(keep, keep, capacity, 0, capacity, s.p)
-        s.gram(keep, capacity, s.p)
         s.orthonormalize(keep)
         s.apply(b, ldx=capacity, ldy=capacity, at_y=keep)
-        s.apply(s.k)
         for N in (1, 2):
             s.subtract(keep, N, capacity, b)
     else:

@@ -134,9 +134,9 @@ def fold_lanes(n_elements: int) -> int:
 
 
 def fold_kernel(
-    dtype_partial: str, dtype_out: str, lanes: int, hermitian: bool = False, beta_zero: bool = True
+    dtype_partial: str, dtype_out: str, hermitian: bool = False, beta_zero: bool = True
 ) -> Kernel:
-    """Describe C = alpha (sum of partial products) + beta C, with `lanes` elements per block.
+    """Describe C = alpha (sum of partial products) + beta C.
 
     With `hermitian`, C is made exactly Hermitian (symmetric) before the factors; with `beta_zero` C is not
     read.
@@ -144,7 +144,7 @@ def fold_kernel(
     constants: dict[str, Constant] = {
         "PARTIAL_COMPLEX": is_complex(dtype_partial),
         "OUT_COMPLEX": is_complex(dtype_out),
-        **{"HERMITIAN": hermitian, "BETA_ZERO": beta_zero, "THREADS": THREADS, "LANES": lanes},
+        **{"HERMITIAN": hermitian, "BETA_ZERO": beta_zero, "THREADS": THREADS},
     }
     types = {"PartialReal": c_type(dtype_partial), "OutReal": c_type(dtype_out)}
     return kernel("elementwise/fold", constants, types, threads=THREADS)

@@ -247,18 +247,18 @@ def fold(
     M, N = C.shape
     if M == 0 or N == 0:
         return
-    launch = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, hermitian, bool(beta == 0))
+    launch, lanes = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, hermitian, bool(beta == 0))
     operands = (partials, partials.shape[0], M * N, C, leading_dimension(C), M, N)
-    launch(*operands, complex(alpha), complex(beta))
+    launch(*operands, complex(alpha), complex(beta), lanes)
 
 
 @functools.lru_cache(maxsize=4096)
 def _fold_plan(
     gpu: Gpu, partial: str, out: str, n_elements: int, hermitian: bool, beta_zero: bool
-) -> Callable[..., None]:
+) -> tuple[Callable[..., None], int]:
     lanes = fold_lanes(n_elements)
-    kernel = fold_kernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, hermitian, beta_zero)
-    return gpu.launcher(kernel, (ceil_div(n_elements, lanes),))
+    kernel = fold_kernel(TYPE_NAMES[partial], TYPE_NAMES[out], hermitian, beta_zero)
+    return gpu.launcher(kernel, (ceil_div(n_elements, lanes),)), lanes
 
 
 def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:

@@ -41,13 +41,11 @@ def all_kernels() -> Iterator[Kernel]:
         yield ColumnDots(dtype, dtype_y, False, conj, aligned).kernel()
         if dtype == dtype_y and conj:
             yield ColumnDots(dtype, dtype, True, conj, aligned).kernel()
-    for dtype, lanes, hermitian, beta_zero in itertools.product(
-        DTYPES, (1, 32), (True, False), (True, False)
-    ):
+    for dtype, hermitian, beta_zero in itertools.product(DTYPES, (True, False), (True, False)):
         wide = promote(dtype, "float64")
-        yield fold_kernel(dtype, dtype, lanes, hermitian, beta_zero)
-        yield fold_kernel(wide, dtype, lanes, hermitian, beta_zero)
-        yield fold_kernel(dtype, wide, lanes, hermitian, beta_zero)
+        yield fold_kernel(dtype, dtype, hermitian, beta_zero)
+        yield fold_kernel(wide, dtype, hermitian, beta_zero)
+        yield fold_kernel(dtype, wide, hermitian, beta_zero)
     for dtype in DTYPES:
         yield philox_kernel(dtype)
 

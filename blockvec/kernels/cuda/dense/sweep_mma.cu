@@ -292,6 +292,7 @@ __device__ __forceinline__ void reduce(const GramSums& sums, double* S, double* 
         S[element * P] = sum[0];
         if constexpr (COMPLEX) S[element * P + 1] = sum[P - 1];
     };
+#pragma unroll 1
     for (int element = at.thread; element < N * N; element += THREADS) {
         double sum[P];
 #pragma unroll

@@ -495,6 +495,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
             c[0] = static_cast<Real>(BETA_ZERO ? value : value + beta_re * c[0]);
         }
     };
+#pragma unroll 1
     for (int element = threadIdx.x; element < M * N; element += CONSUMERS) {
         double sum[PARTS] = {};
         for (int fold = 0; fold < FOLD; ++fold)

@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, E
         return multiply(add(convert<Wide>(G[i * b + j]), conjugate(convert<Wide>(G[j * b + i]))), 0.5);
     };
     for (int i = warp; i < b; i += warps)
+#pragma unroll 1
         for (int j = lane; j < b; j += 32) {
             const Wide g = hermitian(i, j);
             report[i * b + j] = g;
@@ -44,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, E
         refused = !(pivot > 0);
         for (int i = k + 1 + warp; i < b; i += warps) {
             const Wide m = multiply(conjugate(A[k * b + i]), -1 / pivot);
+#pragma unroll 1
             for (int j = lane; j < b; j += 32)
                 if (j >= i || j < k)
                     A[i * b + j] = add(A[i * b + j], multiply(m, A[k * b + j]));
@@ -56,8 +58,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, E
     const auto inverse = [&](int i, int j) {  // t_ij for i <= j
         return i == j ? convert<Wide>(scale[j]) : multiply(conjugate(A[j * b + i]), scale[j]);
     };
+#pragma unroll 1
     for (int i = threadIdx.x; i < b; i += THREADS) scale[i] = 1 / sqrt(real_part(A[i * b + i]));
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < b; i += THREADS) {
         double sum = 0;
         for (int j = i; j < b; ++j) sum += square(inverse(i, j));
@@ -70,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, E
 
     Wide* R = report + b * b;
     for (int i = warp; i < b; i += warps)
+#pragma unroll 1
         for (int j = lane; j < b; j += 32) {
             const Wide unit = convert<Wide>(i == j ? 1.0 : 0.0);
             const bool upper = j >= i && !refused;

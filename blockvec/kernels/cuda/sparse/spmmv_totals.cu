@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Dot* partials
 #pragma unroll 8
         for (int p = run; p < parts; p += RUNS) sum = add(sum, partials[static_cast<i64>(p) * SUMS + from]);
     }
-    sum = add_runs<RUNS, LANES>(scratch, sum);
+    sum = add_runs(scratch, sum, RUNS, LANES);
     if (run > 0 || element >= SUMS) return;
     if (is_gram) {
         (is_square ? gram_yy : gram_xy)[i * WIDTH + j] = convert<Y>(is_square ? as_hermitian(sum, i, j) : sum);
