@@ -160,13 +160,16 @@ class DistributedOperator(Operator):
         self, X: Array, Y: Array, own: Callable[[], None], add: Callable[[Operator, Array, Array], None]
     ) -> None:
         """Exchange the halo of X beside the product of the own part; then add the coupling to rows of Y."""
-        with current_traffic().product():
+        traffic = current_traffic()
+        with traffic.product():
+            stop = traffic.watch("product", X)
             wait = None if self._halo is None else self._halo.start(X)
             own()
             if wait is not None:
                 halo = wait()
                 for begin, part in self._coupling:
                     add(part, halo, Y[begin : begin + part.shape[0]])
+            stop()
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

@@ -68,11 +68,14 @@ class Halo:
         traffic = current_traffic()
         traffic.exchanges += 1
         traffic.exchange_bytes += self.sent_rows * X.shape[1] * X.itemsize
+        stop = traffic.watch("exchange", X)
         wait = buffers.start(X)
+        stop()
 
         def finish() -> Array:
-            begin_s = time.perf_counter()
+            begin_s, stop = time.perf_counter(), traffic.watch("exchange", X)
             halo = wait()
+            stop()
             traffic.exchange_s += time.perf_counter() - begin_s
             return halo
 

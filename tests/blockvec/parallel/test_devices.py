@@ -124,7 +124,8 @@ def test_steps_between_equal_gpus_are_queued_with_the_same_results(
     generator = models.generator("laplace3d:n=7")
 
     def solve(comm: Any) -> Any:
-        return eigsh(generator, 7, which="SA", method=method, block_size=2, rng=0, comm=comm, device="cuda:0")
+        options: dict[str, Any] = {"block_size": 2, "rng": 0, "device": "cuda:0", "return_info": True}
+        return eigsh(generator, 7, which="SA", method=method, comm=comm, **options)
 
     with pretended_gpu():
         one_by_one = in_parallel(2, solve)
@@ -132,8 +133,11 @@ def test_steps_between_equal_gpus_are_queued_with_the_same_results(
         monkeypatch.setattr(ThreadComm, "gpu_route", "NCCL", raising=False)
         found = in_parallel(2, solve)
     assert queued
-    values = [bare(w) for w, _ in found]
+    values = [bare(result.eigenvalues) for result in found]
+    for share in found[0].info["processes"]:
+        assert set(share["gpu_s"]) == {"product", "exchange", "reduction"}
+        assert all(seconds > 0 for seconds in share["gpu_s"].values())
     np.testing.assert_array_equal(*values)
-    assert np.abs(values[0] - bare(one_by_one[0][0])).max() <= 1e-10
+    assert np.abs(values[0] - bare(one_by_one[0].eigenvalues)).max() <= 1e-10
     expected = np.linalg.eigvalsh(generator.matrix().toarray())[:7]
     assert np.abs(values[0] - expected).max() <= 1e-10
