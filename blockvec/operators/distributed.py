@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -131,11 +131,8 @@ class DistributedOperator(Operator):
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused | None = None
     ) -> None:
         run = self.own._run if request is None else partial(self.own._run_fused, request=request)
-
-        def add(part: Operator, halo: Array, rows: Array) -> None:
+        for part, halo, rows in self._coupled(X.array, Y.array, lambda: run(X, Y, alpha, beta, shift)):
             part._run(memory_of(halo), memory_of(rows), alpha, 1, 0)
-
-        self._multiply(X.array, Y.array, lambda: run(X, Y, alpha, beta, shift), add)
 
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
@@ -151,25 +148,20 @@ class DistributedOperator(Operator):
                 fused.compute(replace(request, rows=rows), X, Y, beta=1)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
-        def add(part: Operator, halo: Array, rows: Array) -> None:
+        for part, halo, rows in self._coupled(X, Y, lambda: self.own.apply_columns(X, Y, beta=1)):
             part.apply_columns(np.asfortranarray(halo), rows, beta=1)
 
-        self._multiply(X, Y, lambda: self.own.apply_columns(X, Y, beta=1), add)
-
-    def _multiply(
-        self, X: Array, Y: Array, own: Callable[[], None], add: Callable[[Operator, Array, Array], None]
-    ) -> None:
-        """Exchange the halo of X beside the product of the own part; then add the coupling to rows of Y."""
-        traffic = current_traffic()
-        with traffic.product():
-            stop = traffic.watch("product", X)
+    def _coupled(
+        self, X: Array, Y: Array, own: Callable[[], None]
+    ) -> Iterator[tuple[Operator, Array, Array]]:
+        """Exchange the halo of X beside the product of the own part; yield what is added to rows of Y."""
+        with current_traffic().product(X):
             wait = None if self._halo is None else self._halo.start(X)
             own()
             if wait is not None:
                 halo = wait()
                 for begin, part in self._coupling:
-                    add(part, halo, Y[begin : begin + part.shape[0]])
-            stop()
+                    yield part, halo, Y[begin : begin + part.shape[0]]
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

@@ -8,14 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from ..backends import Array, backend_of, is_cupy
+from ..kernels.measure import Stopwatch
 
 # Of so many operations on a GPU one is timed, since that takes the host some 5 us: not the first ones, which
 # compile kernels. The number is odd, since an exchange has two parts.
 SAMPLED, FIRST_SAMPLED = 15, 4
-MOST_WATCHES = 64  # that have not been read
 
 
 @dataclass
@@ -46,9 +45,7 @@ class Traffic:
     reduction_bytes: int = 0
     reduction_s: float = 0.0
     _begun: Counter[str] = field(default_factory=Counter, repr=False)
-    _timed: Counter[str] = field(default_factory=Counter, repr=False)
-    _seconds: Counter[str] = field(default_factory=Counter, repr=False)
-    _watches: list[tuple[str, Any]] = field(default_factory=list, repr=False)
+    _watches: list[tuple[str, Stopwatch]] = field(default_factory=list, repr=False)
 
     @property
     def wait_s(self) -> float:
@@ -61,46 +58,33 @@ class Traffic:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @contextlib.contextmanager
-    def product(self) -> Iterator[None]:
-        """Count a product inside the ``with`` block."""
+    def product(self, X: Array) -> Iterator[None]:
+        """Count a product with a block inside the ``with`` block."""
         begin_s, waited_s = time.perf_counter(), self.wait_s
+        stop = self.watch("product", X)
         yield
+        stop()
         self.products += 1
         self.product_s += time.perf_counter() - begin_s - (self.wait_s - waited_s)
 
     def watch(self, kind: str, array: Array) -> Callable[[], object]:
         """Begin an operation on an array; call the function returned when it has been queued."""
-        if not is_cupy(array):
-            return _nothing
-        self._begun[kind] += 1
-        if self._begun[kind] % SAMPLED != FIRST_SAMPLED:
-            return _nothing
-        backend = backend_of(array)
-        if backend.xp.cuda.get_current_stream().is_capturing():
-            return _nothing
-        if len(self._watches) >= MOST_WATCHES:
-            self._read(1)
-        watch = backend.stopwatch()
-        self._watches.append((kind, watch))
-        return watch.stop
+        if is_cupy(array):
+            self._begun[kind] += 1
+            if self._begun[kind] % SAMPLED == FIRST_SAMPLED:
+                backend = backend_of(array)
+                if not backend.xp.cuda.get_current_stream().is_capturing():
+                    self._watches.append((kind, backend.stopwatch()))
+                    return self._watches[-1][1].stop
+        return bool  # which does nothing
 
     def gpu_s(self, kind: str) -> float:
         """Estimate the seconds of all operations of a kind on a GPU: 0 without one; waits for it.
 
         Kinds are ``"product"``, with its exchange, ``"exchange"`` and ``"reduction"``.
         """
-        self._read(len(self._watches))
-        return self._seconds[kind] / (self._timed[kind] or 1) * self._begun[kind]
-
-    def _read(self, count: int) -> None:
-        for _ in range(count):
-            kind, watch = self._watches.pop(0)
-            self._timed[kind] += 1
-            self._seconds[kind] += watch.seconds()
-
-
-def _nothing() -> None:
-    """Do nothing."""
+        seconds = [watch.seconds() for name, watch in self._watches if name == kind]
+        return sum(seconds) / max(len(seconds), 1) * self._begun[kind]
 
 
 active_traffic: contextvars.ContextVar[Traffic] = contextvars.ContextVar("blockvec_traffic")
