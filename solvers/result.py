@@ -47,10 +47,7 @@ def not_symmetric(asymmetry: Mapping[str, float]) -> str:
 
 
 class ProcessInfo(TypedDict):
-    """The share of one process of a solve, in rank order in ``info["processes"]``.
-
-    Times are the host's but for `gpu_s`.
-    """
+    """The share of one process of a solve, in rank order in ``info["processes"]``; times are the host's."""
 
     device: str
     transport: str  # "MPI", or how arrays of GPUs are sent
@@ -62,9 +59,7 @@ class ProcessInfo(TypedDict):
     exchange_s: float  # time that exchanges of halos were waited for
     reductions: int  # sums and decisions over all processes
     reduction_s: float  # time that these took, including that for slower processes
-    # Seconds of a GPU for products, with exchanges, for exchanges and for reductions: estimated from a few of
-    # them, 0 on the host.
-    gpu_s: dict[str, float]
+    gpu_s: dict[str, float]  # estimated times of products (with exchanges), exchanges, reductions on a GPU
     bytes_sent: int
 
 

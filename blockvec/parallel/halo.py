@@ -28,8 +28,7 @@ class Halo:
 
     All processes of a layout make their plans together; `wanted` are the rows of other processes, ascending
     and distinct. `wanted_rows` and `sent_rows` count what this process receives and sends per exchange.
-    `is_queued` tells whether exchanges and sums are queued on streams, and equal GPUs compute equal numbers
-    from these sums.
+    `is_queued` tells whether exchanges and sums are queued on streams of equal GPUs.
     """
 
     def __init__(self, layout: RowLayout, wanted: NDArray[np.int64], backend: Backend) -> None:
