@@ -59,6 +59,7 @@ class ProcessInfo(TypedDict):
     exchange_s: float  # time that exchanges of halos were waited for
     reductions: int  # sums and decisions over all processes
     reduction_s: float  # time that these took, including that for slower processes
+    gpu_s: dict[str, float]  # estimated times of products (with exchanges), exchanges, reductions on a GPU
     bytes_sent: int
 
 

@@ -18,7 +18,16 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from blockvec import BlockVector, DistributedOperator, Partition, RowLayout, as_operator, models, read_matrix
+from blockvec import (
+    BlockVector,
+    DistributedOperator,
+    Partition,
+    RowLayout,
+    as_operator,
+    models,
+    option_context,
+    read_matrix,
+)
 from blockvec.errors import DTypeError, FormatError, OptionError, ShapeError
 from blockvec.parallel import agreed, communicator, read_rows, share
 from solvers import eigsh
@@ -249,11 +258,13 @@ def products_are_those_of_the_whole_matrix(
 def fused_results_are_those_of_the_whole_block(
     comm: Any, folder: Path, device: str = "cpu", given: Any = None
 ) -> None:
-    for A, (*_, width) in given or [(A, (3,)) for A in matrices()]:
-        X, Z = (integers((A.shape[0], width), A.dtype, seed) for seed in (3, 4))
+    strip = models.model("laplace2d:nx=3,ny=40")  # most rows have no coupling
+    strips = [strip.astype(dtype) for dtype in DTYPES]
+    for A, (*_, width) in given or [(A, (3,)) for A in (*strips, *matrices())]:
+        X, Z, W = (integers((A.shape[0], width), A.dtype, seed) for seed in (3, 4, 5))
         Y = A @ X - 2 * X
         for layout in layouts(A.shape[0], comm):
-            V, z = split(X, layout, device), split(Z, layout, device)
+            V, z, out = (split(whole, layout, device) for whole in (X, Z, W))
             op = as_operator(A, device=device, layout=layout)
             found = op.apply(V, shift=2, z=z, delta=2, eta=-1, dots=("xx", "xy"), gram=("xy", "yy"))
             assert is_close(found.Y, Y[layout.rows], A.dtype)
@@ -262,6 +273,24 @@ def fused_results_are_those_of_the_whole_block(
             assert is_close(found.dots["xy"], (X.conj() * Y).sum(axis=0), A.dtype)
             assert is_close(found.gram["xy"], X.conj().T @ Y, A.dtype)
             assert is_close(found.gram["yy"], Y.conj().T @ Y, A.dtype)
+            assert np.array_equal(host(found.gram["yy"]), host(found.gram["yy"]).conj().T)
+            with option_context(jit="always" if device == "cpu" and A.dtype.char in "dF" else "auto"):
+                op.apply(V, out, 3, -1, 2, z=z, delta=0, eta=2, dots="yy")
+                found = op.apply(V, out, 3, -1, 2, dots=("xx", "xy", "yy"))  # which gives W again
+            assert is_close(found.Y, W[layout.rows], A.dtype)
+            assert is_close(z, (6 * Y - 2 * W)[layout.rows], A.dtype)
+            for name, (x, y) in {"xx": (X, X), "xy": (X, W), "yy": (W, W)}.items():
+                assert is_close(found.dots[name], (x.conj() * y).sum(axis=0), A.dtype)
+
+
+@work
+def sums_of_products_that_vanish_are_zero(comm: Any, folder: Path, device: str = "cpu") -> None:
+    """The own parts of rows with a coupling are not zero; no sum may have been made of them."""
+    A = models.model("laplace2d:nx=4,ny=60,periodic=true")
+    layout = RowLayout.equal(240, comm)
+    op, V = as_operator(A, device=device, layout=layout), split(np.ones((240, 3)), layout, device)
+    found = op.apply(V, dots=("xy", "yy"), gram="yy")
+    assert not any(host(sums).any() for sums in (found.Y.array, *found.dots.values(), found.gram["yy"]))
 
 
 @work

@@ -100,9 +100,14 @@ def _compute(problem: Any, *operands: Any) -> None:
     plain = dataclasses.replace(problem, chain="none", dots=(), gram=())
     _chosen(plain).run(plain, S.host, X, Y, *rest[:3])
     if problem.fused:
-        fused, blocks = rest[3], {"x": X, "y": Y}
+        fused = rest[3]
+        rows = slice(*fused.rows)
+        if "x" in "".join((*fused.dots, *fused.gram)):
+            X = X[rows]
+        Y = Y[rows]
+        blocks = {"x": X, "y": Y}
         if fused.Z is not None:
-            Z = bare(fused.Z)
+            Z = bare(fused.Z)[rows]
             Z[...] = fused.eta * Y + (fused.delta * Z if fused.delta else 0)
         for name, out in fused.dots.items():
             dots = np.vecdot(blocks[name[0]].T, blocks[name[1]].T)

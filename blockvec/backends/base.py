@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ..kernels.problem import ALL_ROWS
 from ..system.frozen import frozen
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Candidate:
     TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S)``; SpMMV ``(S, X, Y, alpha, beta, shift)`` with S
     from `Backend.prepare_sparse`, and a `Fused` last if the problem is ``fused``, which candidates that
     compute Y alone must refuse; axpby ``(X, Y, out, alpha, beta)`` where Y may be None; column dots
-    ``(X, Y, out)``.
+    ``(X, Y, out, beta)``.
 
     ``prepare(problem)``, for a sparse product ``prepare(problem, S)``, compiles and loads the kernels that
     the first `run` would wait for, on any thread.
@@ -73,7 +74,8 @@ def leading_dimension(array: Array) -> int:
 class Fused:
     """Results of an SpMMV beside Y, computed in the same pass from the new Y, rounded to its type.
 
-    Z is set to delta Z + eta Y, and not read if delta is zero; it shares no memory with X and Y.
+    Z is set to delta Z + eta Y, and not read if delta is zero; it shares no memory with X and Y. Z and sums
+    take the `rows` from one up to another.
     """
 
     Z: DeviceArray | None
@@ -81,6 +83,7 @@ class Fused:
     eta: complex
     dots: dict[str, DeviceArray]  # column dots, shape (M,); those of a complex block with itself are real
     gram: dict[str, DeviceArray]  # X^H Y ("xy") and Y^H Y ("yy"), shape (M, M): contiguous, of Y's type
+    rows: tuple[int, int] = ALL_ROWS
 
 
 def is_nearly_full(matrix: Any) -> bool:

@@ -82,11 +82,12 @@ def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
     return factor.copy() if overlaps(factor[None], out.array) else factor, (2, factor.dtype)
 
 
-def column_dot(X: Memory, Y: Memory, dtype: str) -> Array:
-    """Compute the inner products x_j^H y_j as an array of type `dtype`."""
+def column_dot(X: Memory, Y: Memory, out: str | Array, beta: int = 0) -> Array:
+    """Compute the inner products x_j^H y_j in a new array of a type, or as ``out = x_j^H y_j + beta out``."""
     problem = _column_dot_problem(X.kind, Y.kind, X.array is Y.array)
-    out = X.backend.empty((X.n_cols,), dtype)
-    dispatch.run(problem, X.backend, X.array, Y.array, out)
+    if isinstance(out, str):
+        out = X.backend.empty((X.n_cols,), out)
+    dispatch.run(problem, X.backend, X.array, Y.array, out, beta)
     return out
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from ..backends import Array, Backend, array_namespace
+from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import ShapeError
 from ..interchange import sparse_matrix
@@ -21,6 +25,7 @@ from ..parallel.communicator import share
 from ..parallel.halo import Halo
 from ..parallel.layout import RowLayout
 from ..parallel.traffic import current_traffic
+from . import fused
 from .operator import Operator
 from .sparse import SHORT_ROWS, SparseOperator
 
@@ -59,6 +64,9 @@ class DistributedOperator(Operator):
         super().__init__((layout.n_global, layout.n_global), own.dtype, own.backend)
         self.local_shape, self.layout = own.shape, layout
         self.own, self._coupling, self._halo = own, coupling, halo
+        ends = [0, *(row for begin, part in coupling for row in (begin, begin + part.shape[0])), own.shape[0]]
+        # The longest range of rows without a coupling.
+        self._inner = max(list(pairwise(ends))[::2], key=lambda rows: rows[1] - rows[0])
         if nnz is not None:
             self.nnz: int = nnz
         if self.device == "cpu" and len(self._sparse_parts()) == 1 + len(coupling):
@@ -101,6 +109,11 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
+    @property
+    def may_be_queued(self) -> bool:
+        """Whether steps may be queued without waiting: between equal GPUs, with matrices, in no `profile`."""
+        return self._halo is not None and self._halo.is_queued and self.own.is_recordable
+
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:
             raise ShapeError(
@@ -114,23 +127,41 @@ class DistributedOperator(Operator):
             )
         return super()._check_operand(X, shift)
 
-    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        with current_traffic().product():
-            halo = None if self._halo is None else self._halo.start(X.array)
-            self.own._run(X, Y, alpha, beta, shift)
-            if halo is not None:
-                wanted = memory_of(halo())
-                for begin, part in self._coupling:
-                    part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
+    def _run(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused | None = None
+    ) -> None:
+        run = self.own._run if request is None else partial(self.own._run_fused, request=request)
+        for part, halo, rows in self._coupled(X.array, Y.array, lambda: run(X, Y, alpha, beta, shift)):
+            part._run(memory_of(halo), memory_of(rows), alpha, 1, 0)
+
+    def _run_fused(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
+        begin, end = self._inner
+        if 2 * (end - begin) <= Y.n_rows:
+            super()._run_fused(X, Y, alpha, beta, shift, request)
+            return
+        self._run(X, Y, alpha, beta, shift, replace(request, rows=self._inner))
+        # What the own part alone makes of the other rows is in no sum: it may be far above the results.
+        for rows in ((0, begin), (end, Y.n_rows)):
+            if rows[0] < rows[1]:
+                fused.compute(replace(request, rows=rows), X, Y, beta=1)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
-        with current_traffic().product():
-            halo = None if self._halo is None else self._halo.start(X)
-            self.own.apply_columns(X, Y, beta=1)
-            if halo is not None:
-                wanted = np.asfortranarray(halo())
+        for part, halo, rows in self._coupled(X, Y, lambda: self.own.apply_columns(X, Y, beta=1)):
+            part.apply_columns(np.asfortranarray(halo), rows, beta=1)
+
+    def _coupled(
+        self, X: Array, Y: Array, own: Callable[[], None]
+    ) -> Iterator[tuple[Operator, Array, Array]]:
+        """Exchange the halo of X beside the product of the own part; yield what is added to rows of Y."""
+        with current_traffic().product(X):
+            wait = None if self._halo is None else self._halo.start(X)
+            own()
+            if wait is not None:
+                halo = wait()
                 for begin, part in self._coupling:
-                    part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
+                    yield part, halo, Y[begin : begin + part.shape[0]]
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

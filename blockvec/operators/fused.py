@@ -9,7 +9,7 @@ from ..backends import Array
 from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from ..kernels.problem import DOTS, GRAMS, beta_class
+from ..kernels.problem import ALL_ROWS, DOTS, GRAMS, beta_class
 from ..operations import elementwise, products
 from ..operations.arrays import REAL_TYPES, Memory, check_writable, memory_of, overlaps
 
@@ -66,17 +66,22 @@ def classes(fused: Fused) -> dict[str, Any]:
     return {**sums, "chain": beta_class(fused.delta), "ldz": where.ld, "align_z": where.align}
 
 
-def compute(fused: Fused, X: Memory, Y: Memory) -> None:
-    """Compute each result on its own; the reference for fused kernels."""
+def compute(fused: Fused, X: Memory, Y: Memory, *, beta: int = 0) -> None:
+    """Compute each result on its own; the reference for fused kernels.
+
+    The sums are added to `beta` times those that are there.
+    """
+    rows = slice(*fused.rows)
+    if fused.rows != ALL_ROWS:
+        X, Y = memory_of(X.array[rows]), memory_of(Y.array[rows])
     if fused.Z is not None:
-        z = memory_of(fused.Z)
+        z = memory_of(fused.Z[rows])
         elementwise.axpby("apply", Y, z, z, fused.eta, fused.delta)
     blocks = {"x": X, "y": Y}
-    for name in fused.dots:
-        x, y = blocks[name[0]], blocks[name[1]]
-        fused.dots[name] = elementwise.column_dot(x, y, _dot_type(name, X, Y))
-    for name in fused.gram:
-        fused.gram[name] = products.dot(blocks[name[0]], blocks[name[1]])
+    for name, dots in fused.dots.items():
+        elementwise.column_dot(blocks[name[0]], blocks[name[1]], dots, beta)
+    for name, gram in fused.gram.items():
+        products.dot(blocks[name[0]], blocks[name[1]], out=gram, beta=beta)
 
 
 def applied(Y: BlockVector, fused: Fused, dots: str | Sequence[str]) -> Applied:

@@ -57,16 +57,13 @@ class Partition:
             self.given, self._comm = given, given.comm
             owners = np.asarray(parts)
             given.check(len(owners))
-            if owners.dtype.kind not in "iu" or (
-                len(owners) and not 0 <= owners.min() <= owners.max() < given.size
-            ):
+            if owners.dtype.kind not in "iu" or not np.isin(owners, np.arange(given.size)).all():
                 raise OptionError(
                     f"parts: got {parts!r}; give a process from 0 to {given.size - 1} for each row."
                 )
             counts = np.bincount(owners, minlength=given.size)
-            sent = (
-                counts[None] if self._comm is None else self._comm.allgather(counts)
-            )  # rows from a process (first index) to another
+            # Rows from a process (first index) to another.
+            sent = counts[None] if self._comm is None else self._comm.allgather(counts)
             self.layout = RowLayout([0, *np.cumsum(sent.sum(axis=0)).tolist()], self._comm)
             self._order = np.argsort(owners, kind="stable")  # of the rows given, as they are sent
             self._sends, self._receives = (
@@ -74,9 +71,8 @@ class Partition:
             )
             firsts = np.array(self.layout.cuts[:-1]) + sent[: given.rank].sum(axis=0)
             self.numbers = np.empty(given.n_local, np.int64)
-            self.numbers[self._order] = np.arange(given.n_local) + np.repeat(
-                firsts - self._sends[:-1], counts
-            )
+            shifts = np.repeat(firsts - self._sends[:-1], counts)
+            self.numbers[self._order] = np.arange(given.n_local) + shifts
 
     def to_parts(self, X: BlockVector) -> BlockVector:
         """Move the rows of a block of the given layout to the new one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import math
+import operator
 import os
 import pickle
 import platform
@@ -439,9 +440,7 @@ def _of_mpi(comm: Any) -> Communicator:
 
 def in_rank_order(parts: Array) -> Array:
     """Add arrays in the order of the first index: the same bits wherever the parts are the same."""
-    total: Array = parts[0]
-    for rank in range(1, len(parts)):
-        total = total + parts[rank]
+    total: Array = functools.reduce(operator.add, parts)
     return total
 
 

@@ -138,7 +138,9 @@ class RowLayout:
 
     def _counted(self, reduction: Callable[[Array], Array], part: Array) -> Array:
         traffic, begin_s = current_traffic(), time.perf_counter()
+        stop = traffic.watch("reduction", part)
         result = reduction(part)
+        stop()
         traffic.reductions += 1
         traffic.reduction_bytes += part.nbytes * (self.size - 1)
         traffic.reduction_s += time.perf_counter() - begin_s

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+
+from ..backends import Array, backend_of, is_cupy
+from ..kernels.measure import Stopwatch
+
+# Of so many operations on a GPU one is timed, since that takes the host some 5 us: not the first ones, which
+# compile kernels. The number is odd, since an exchange has two parts.
+SAMPLED, FIRST_SAMPLED = 15, 4
 
 
 @dataclass
 class Traffic:
     """What one process has sent and waited for inside `recorded_traffic`.
 
-    Times are those of the host: they do not include work of a GPU that has only been queued, and nothing
-    counts what a CUDA graph repeats.
+    Times are those of the host: they do not include work of a GPU that has only been queued, which `gpu_s`
+    estimates. Nothing counts what a CUDA graph repeats.
 
     Attributes
     ----------
@@ -36,6 +44,8 @@ class Traffic:
     reductions: int = 0
     reduction_bytes: int = 0
     reduction_s: float = 0.0
+    _begun: Counter[str] = field(default_factory=Counter, repr=False)
+    _watches: list[tuple[str, Stopwatch]] = field(default_factory=list, repr=False)
 
     @property
     def wait_s(self) -> float:
@@ -44,16 +54,37 @@ class Traffic:
 
     def add(self, other: Traffic) -> None:
         """Add the counts of a part."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in (entry.name for entry in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @contextlib.contextmanager
-    def product(self) -> Iterator[None]:
-        """Count a product inside the ``with`` block."""
+    def product(self, X: Array) -> Iterator[None]:
+        """Count a product with a block inside the ``with`` block."""
         begin_s, waited_s = time.perf_counter(), self.wait_s
+        stop = self.watch("product", X)
         yield
+        stop()
         self.products += 1
         self.product_s += time.perf_counter() - begin_s - (self.wait_s - waited_s)
+
+    def watch(self, kind: str, array: Array) -> Callable[[], object]:
+        """Begin an operation on an array; call the function returned when it has been queued."""
+        if is_cupy(array):
+            self._begun[kind] += 1
+            if self._begun[kind] % SAMPLED == FIRST_SAMPLED:
+                backend = backend_of(array)
+                if not backend.xp.cuda.get_current_stream().is_capturing():
+                    self._watches.append((kind, backend.stopwatch()))
+                    return self._watches[-1][1].stop
+        return bool  # which does nothing
+
+    def gpu_s(self, kind: str) -> float:
+        """Estimate the seconds of all operations of a kind on a GPU: 0 without one; waits for it.
+
+        Kinds are ``"product"``, with its exchange, ``"exchange"`` and ``"reduction"``.
+        """
+        seconds = [watch.seconds() for name, watch in self._watches if name == kind]
+        return sum(seconds) / max(len(seconds), 1) * self._begun[kind]
 
 
 active_traffic: contextvars.ContextVar[Traffic] = contextvars.ContextVar("blockvec_traffic")

@@ -196,6 +196,7 @@ def shares(op: Any) -> list[dict[str, Any]]:
         "exchange_s": traffic.exchange_s,
         "reductions": traffic.reductions,
         "reduction_s": traffic.reduction_s,
+        "gpu_s": {kind: traffic.gpu_s(kind) for kind in ("product", "exchange", "reduction")},
         "bytes_sent": traffic.exchange_bytes + traffic.reduction_bytes,
     }
     return share(op.layout.comm, own)

@@ -239,7 +239,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, required=True, help="file to continue or to write")
     parser.add_argument("--seconds", type=float, default=100, help="after which no row is begun")
-    parser.add_argument("--only", default="", help="rows whose name contains this text")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose name contains one of these texts")
     arguments = parser.parse_args()
     comm: Any = MPI.COMM_WORLD
     processes = communicator(comm)
@@ -254,7 +254,7 @@ def main() -> None:
     rows = [*products(clock, comm), *sparse_products(clock, comm, first), *solves(clock, comm)]
     rows += [*functions(clock, comm), *sparse_products(clock, comm, *others)]
     for name, measure in rows:
-        due = arguments.only in name and (name, comm.size) not in done
+        due = any(text in name for text in arguments.only) and (name, comm.size) not in done
         due = due and time.monotonic() - begin < arguments.seconds
         if not (due if processes is None else share(processes, due)[0]):
             continue

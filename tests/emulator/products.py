@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.problem import ALL_ROWS, SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.operations.arrays import memory_of
@@ -97,8 +97,11 @@ class SparseProduct:
         """What a kernel may write."""
         return [self.Y, self.Z]
 
-    def check(self, launch: Callable[..., None], **more: Any) -> None:
-        """Start kernels on the operands; fail where a result is not exact, or a frame was written to."""
+    def check(self, launch: Callable[..., None], rows: tuple[int, int] = ALL_ROWS, **more: Any) -> None:
+        """Start kernels on the operands; fail where a result is not exact, or a frame was written to.
+
+        Of Z the `rows` from one up to another change.
+        """
         self.Y[...] = self.given_y if self.beta else np.nan
         self.Z[...] = self.given_z if self.delta else np.nan
         launch(
@@ -108,14 +111,25 @@ class SparseProduct:
             Z_ptr=address(self.Z),
             delta=self.delta or 0,
             eta=self.eta,
+            rows=rows,
             **more,
         )
         np.testing.assert_array_equal(self.Y, self.expected.astype(self.Y.dtype))
         if self.delta is not None:
-            np.testing.assert_array_equal(self.Z, self.delta * self.given_z + self.eta * self.expected)
+            expected = self.given_z.copy() if self.delta else np.full_like(self.Z, np.nan)
+            taken = slice(*rows)
+            expected[taken] = self.delta * self.given_z[taken] + self.eta * self.expected[taken]
+            np.testing.assert_array_equal(self.Z, expected)
         for block, memory in self.frames:
             block[...] = np.frombuffer(b"\xff" * itemsize(block.dtype.name), block.dtype)
             assert (memory == 0xFF).all(), "a write outside the results"
+
+    def sums(self, p: SpmmvProblem, rows: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Compute the column dots and Gram matrices over the rows from one up to another."""
+        blocks = {"x": self.X[slice(*rows)], "y": self.expected[slice(*rows)]}
+        dots = {kind: np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0) for kind in p.dots}
+        dots = {kind: sums if kind == "xy" else sums.real.copy() for kind, sums in dots.items()}
+        return dots, {kind: blocks[kind[0]].conj().T @ blocks[kind[1]] for kind in p.gram}
 
     def run(
         self,
@@ -127,16 +141,13 @@ class SparseProduct:
         form: Any = None,
         **changes: Any,
     ) -> dict[str, HostKernel]:
-        """Run the kernels of a family on the host, twice where there are sums; return them.
+        """Run the kernels of a family on the host, again for a part of the rows if it sums; return them.
 
         Fail where a result is not exact. `readable` is the matrix, `changes` are of the problem.
         """
         p = replace(self.problem, **changes)
         assert family.refuse(p, config, device) is None
-        blocks = {"x": self.X, "y": self.expected}
-        dots = {kind: np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0) for kind in p.dots}
-        dots = {kind: sums if kind == "xy" else sums.real.copy() for kind, sums in dots.items()}
-        grams = {kind: blocks[kind[0]].conj().T @ blocks[kind[1]] for kind in p.gram}
+        dots, grams = self.sums(p, ALL_ROWS)
         found = [{kind: np.full_like(sums, np.nan) for kind, sums in each.items()} for each in (dots, grams)]
         needed = family.workspace_bytes(p, config, device, plan)
         workspace = np.full(needed // 16 + 1, np.nan, np.complex128)
@@ -150,11 +161,12 @@ class SparseProduct:
         if needed or dots or grams:
             places = ({kind: address(sums) for kind, sums in each.items()} for each in found)
             more = dict(zip(("dots", "gram"), places, strict=True), workspace_ptr=address(workspace))
-        for seed in (1, 2) if dots or grams else (1,):
+        n = p.n_rows
+        for seed, rows in ((1, ALL_ROWS), (2, (n // 5, n - n // 7)))[: 2 if dots or grams else 1]:
             for part in kernels.keys() - {"totals"}:
                 kernels[part].seed = seed
-            self.check(family.bind(kernels, p, config, device, form or plan), **more)
-            for each, expected in zip(found, (dots, grams), strict=True):
+            self.check(family.bind(kernels, p, config, device, form or plan), rows, **more)
+            for each, expected in zip(found, self.sums(p, rows), strict=True):
                 for kind, sums in each.items():
                     np.testing.assert_array_equal(sums, expected[kind])
         return kernels

@@ -18,7 +18,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Recorder, RowLayout, as_operator, models, option_context
+from blockvec import (
+    BlockVector,
+    DistributedOperator,
+    Recorder,
+    RowLayout,
+    as_operator,
+    models,
+    option_context,
+)
 from blockvec.errors import BreakdownError, FormatError, OptionError
 from blockvec.parallel import agreed, agreement, choose_gpu, communicator, nccl
 from blockvec.parallel.communicator import MpiCommunicator
@@ -84,6 +92,7 @@ also_on_gpus("files_are_those_of_one_process")
 also_on_gpus("sums_are_the_same_bits_on_all_processes_and_in_every_run", n=30011)
 also_on_gpus("products_are_those_of_the_whole_matrix", given=few_matrices())
 also_on_gpus("fused_results_are_those_of_the_whole_block", given=few_matrices())
+also_on_gpus("sums_of_products_that_vanish_are_zero")
 also_on_gpus("every_method_finds_the_values_of_the_matrix", model="laplace2d:n=25", block_size=4)
 
 
@@ -133,6 +142,43 @@ def complex_matrices_and_copies_of_multiple_values_are_solved(comm: Any, folder:
     assert np.array_equal(host(again), host(several.eigenvalues))
     only = eigsh(generator, 10, which="SA", rng=0, comm=comm, device="gpu", return_eigenvectors=False)
     assert np.allclose(host(only), host(again), rtol=1e-9)
+
+
+@work
+def queued_steps_repeat_their_bits_and_find_both_copies(comm: Any, folder: Path) -> None:
+    """Values of a doubled matrix by each method, as one GPU finds them; steps are queued with split rows."""
+    A = models.model("laplace3d:n=14")
+    doubled = sp.csr_array(sp.block_diag([A, A]))
+    layout = RowLayout.equal(doubled.shape[0], comm)
+    op: Any = as_operator(doubled, device="gpu", layout=layout)
+    assert op.may_be_queued
+    for method in ("lanczos", "filter", "jd"):
+        options: dict[str, Any] = {"which": "SA", "method": method, "rng": 3, "return_info": True}
+        first, again = (eigsh(op, 8, **options) for _ in range(2))
+        assert np.array_equal(host(first.eigenvalues), host(again.eigenvalues))
+        assert np.array_equal(host(first.eigenvectors), host(again.eigenvectors))
+        alone = eigsh(doubled, 8, device="gpu", **options)
+        check(doubled, first, comm, host(alone.eigenvalues), 1e-9)
+
+
+@work
+def a_failure_in_queued_steps_is_raised_on_all(comm: Any, folder: Path) -> None:
+    A, run, calls = models.model("laplace3d:n=30"), DistributedOperator._run, list[float]()
+    options: dict[str, Any] = {"which": "SA", "rng": 0, "method": "lanczos", "ncv": 40, "device": "gpu"}
+
+    def fails(*given: Any) -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 30 and communicator(comm).rank == 1:  # type: ignore[union-attr]
+            raise MemoryError("no more blocks")
+        run(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DistributedOperator, "_run", fails)
+        with pytest.raises(MemoryError, match="rank 1: no more blocks"):
+            eigsh(A, 8, comm=comm, **options)
+    assert time.monotonic() - calls[-1] < 5
+    found, alone = (host(eigsh(A, 8, comm=split, **options)[0]) for split in (comm, None))
+    assert np.abs(found - alone).max() <= 1e-8
 
 
 @work

@@ -187,10 +187,10 @@ def scale(gpu: Gpu, out: Array, beta: complex) -> None:
         weighted_sum(gpu, out, None, out, (beta, None), (0, None))
 
 
-def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
+def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array, beta: complex) -> None:
+    """out_j = sum_i conj(X_ij) Y_ij + beta out_j, summed in double precision; X may be Y."""
     partials = _column_partials(gpu, X, Y, conj=True)
-    fold(gpu, partials, out[None, :], 1, 0)
+    fold(gpu, partials, out[None, :], 1, beta)
 
 
 def column_product(

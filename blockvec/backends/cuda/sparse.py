@@ -82,6 +82,7 @@ def _spmmv(
         Z_ptr=0 if fused.Z is None else fused.Z.data.ptr,
         delta=fused.delta,
         eta=fused.eta,
+        rows=fused.rows,
         **optional,
     )
 

@@ -80,10 +80,11 @@ def _fold(width: int, *blocks: Array | None) -> int:
     return max(1, LONG_ROW // width)
 
 
-def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """Set out_j = sum_i conj(X_ij) Y_ij; sums of `DOT_ROWS` rows are added in double. X may be Y.
+def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array, beta: complex) -> None:
+    """Set out_j = sum_i conj(X_ij) Y_ij + beta out_j; X may be Y.
 
-    It consists of a few long calls of NumPy, since the interpreter runs one thread at a time.
+    Sums of `DOT_ROWS` rows are added in double precision. It consists of a few long calls of NumPy, since the
+    interpreter runs one thread at a time.
     """
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
@@ -104,12 +105,13 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
         return sums
 
     rows = [sums for part in spread_rows(work, problem.K, problem.reads * X.nbytes) for sums in part]
-    if not rows:
-        out[...] = 0
-        return
-    dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
-    total = np.concatenate(rows).sum(axis=0, dtype=dtype)
-    out[...] = total if len(total) == len(out) else total[0::2] + total[1::2]
+    total = np.zeros(len(out))
+    if rows:
+        dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
+        total = np.concatenate(rows).sum(axis=0, dtype=dtype)
+    if len(total) != len(out):
+        total = total[0::2] + total[1::2]
+    out[...] = total if beta == 0 else total + beta * out
 
 
 def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:

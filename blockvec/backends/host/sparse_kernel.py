@@ -94,6 +94,9 @@ def spmmv(
     """
     X = _operand(X, Y.dtype, S)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * (2 if Y.dtype.kind == "c" else 1))
+    if fused is not None:
+        begin, end = (min(row, len(Y)) for row in fused.rows)
+        cuts = sorted({*cuts, begin, end})
     places, calls = (_place(X), _place(Y)), []
     # Referred to until the end: the calls have addresses only.
     parts = _parts(S, Y, alpha, beta, shift, dots=problem.dots)
@@ -112,7 +115,8 @@ def spmmv(
     with quiet_arithmetic():
         for part, (_, _, sums, _) in zip(parts, calls, strict=True):  # parts of row blocks and lanes
             kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
-            lanes = sums.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
+            taken = sums[cuts.index(begin) : cuts.index(end)]
+            lanes = taken.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
             for (name, is_turned), dots in zip(kernel.dot_rows, lanes, strict=True):
                 if is_turned:
                     fused.dots[name][columns].imag = -dots

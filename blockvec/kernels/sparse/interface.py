@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..problem import SpmmvProblem, is_complex, itemsize
+from ..problem import ALL_ROWS, SpmmvProblem, is_complex, itemsize
 from ..source import Constant, c_type, constants_of
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
@@ -91,11 +91,12 @@ def operands(
     Z_ptr: int = 0,
     delta: complex = 0,
     eta: complex = 0,
+    rows: tuple[int, int] = ALL_ROWS,
 ) -> tuple[Any, ...]:
     """Assemble the last arguments of every kernel: blocks with their pitches, factors, shifts per column.
 
     Device addresses must be aligned as the problem says, and the factors be in its classes. Shifts per
-    column are contiguous and of Y's type.
+    column are contiguous and of Y's type. Z and sums take the `rows` from one up to another.
     """
     factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
-    return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
+    return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr, *rows

@@ -7,6 +7,7 @@
 // Problem: WIDTH; CODED: see column_of; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one per column;
 //          CHAIN: 0 no Z, 1 Z = delta Z + eta Y, 2 Z = eta Y (Z is not read);
 //          DOTS: sums over the rows in each column, 1 of |x|^2, 2 of conj(x) y, 4 of |y|^2, or several; GRAM: see spmmv_gram.cuh;
+//          Z and the sums take rows from fused_begin up to fused_end;
 //          X_ALIGNED, Y_ALIGNED: packs of X, of Y and Z start at multiples of their size.
 // Config:  LANES, VECTORS, VECTOR.
 #pragma once
@@ -131,6 +132,9 @@ struct Lane {
     int column;
     Factor alpha, beta, shift, delta, eta;
     const Y* shifts;
+    i64 fused_begin, fused_end;
+
+    __device__ __forceinline__ bool fuses(i64 row) const { return row >= fused_begin && row < fused_end; }
 
     __device__ __forceinline__ bool has(int pack) const { return WIDTH % TILE == 0 || column + pack * STRIDE < WIDTH; }
 
@@ -173,6 +177,7 @@ struct Lane {
     // Turns sums into the row of Y, and stores it.
     __device__ __forceinline__ void finish(i64 row, Sums& sums, const Own& own, Dots& dots) const {
         PackX x[VECTORS];
+        const bool fused = (DOTS != 0 || CHAIN != 0) && fuses(row);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (NEEDS_X && has(v)) x[v].load_constant(x_at(x_row(row), v), true);
@@ -190,20 +195,23 @@ struct Lane {
                 if constexpr (BETA_ONE) y = add(y, own.y[v].at[i]);
                 if constexpr (!BETA_ZERO && !BETA_ONE) y = add(y, scale(factor_of<Y>(beta), own.y[v].at[i]));
                 result.at[i] = sums.at[v][i] = y;
-                if constexpr (DOTS != 0) dots.take(v, i, x[v].at[i], y);
+                if constexpr (DOTS != 0)
+                    if (fused) dots.take(v, i, x[v].at[i], y);
                 if constexpr (CHAIN != 0) chained.at[i] = scale(factor_of<Y>(eta), y);
                 if constexpr (CHAIN == 1) chained.at[i] = add(chained.at[i], scale(factor_of<Y>(delta), own.z[v].at[i]));
             }
             result.template store<true>(y_at(row, v));
-            if constexpr (CHAIN != 0) chained.template store<true>(z_at(row, v));
+            if constexpr (CHAIN != 0)
+                if (fused) chained.template store<true>(z_at(row, v));
         }
     }
 };
 
 __device__ __forceinline__ Lane lane_of(const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift,
-                                        Factor delta, Factor eta, const Y* shifts, int tile, int lane) {
+                                        Factor delta, Factor eta, const Y* shifts, i64 fused_begin, i64 fused_end, int tile, int lane) {
     const int column = tile * TILE + lane * VECTOR;
     constexpr i64 SIZE = sizeof(Y);
     return {reinterpret_cast<const char*>(x + column), static_cast<u32>(ldx * sizeof(X)), reinterpret_cast<char*>(y + column), ldy * SIZE,
-            reinterpret_cast<char*>(z + column), ldz * SIZE, column, alpha, beta, shift, delta, eta, shifts};
+            reinterpret_cast<char*>(z + column), ldz * SIZE, column, alpha, beta, shift, delta, eta, shifts,
+            fused_begin, fused_end};
 }

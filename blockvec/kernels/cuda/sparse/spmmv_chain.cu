@@ -98,13 +98,14 @@ __device__ __forceinline__ void store_dots(char* shared, const Dots& dots, int g
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     KERNEL(const Rows* blocks, const u32* outer, const unsigned short* records, int n_blocks, int bonds, double hop, double diagonal, int tile, Dot* parts,
-           const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
+           const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts,
+           i64 fused_begin, i64 fused_end) {
     DYNAMIC_SHARED(shared, 16);
     SHARED_ARRAY(Others, other_blocks, [1]);
     Others& others = other_blocks[0];
     const int thread = threadIdx.x, lane = thread % 32 % LANES, in_warp = thread % 32 / LANES, group = thread / 32 * GROUPS + in_warp;
     const bool busy = in_warp < GROUPS;
-    const Lane mine = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane);
+    const Lane mine = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, fused_begin, fused_end, tile, lane);
     const i64 pitch = ldx * static_cast<i64>(sizeof(X));
     const int columns = WIDTH - tile * TILE;
     const char* own_columns = shared + lane * PACK_BYTES;

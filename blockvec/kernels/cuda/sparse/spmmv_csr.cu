@@ -198,7 +198,7 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
         if (busy && part == 0) block.finish(unit.first + row, sums, own, dots);
-        if constexpr (GRAM != 0) grams.take(block, unit.first + first, rows - first, busy, sums, lane);
+        if constexpr (GRAM != 0) grams.take(block, unit.first + first, rows - first, busy && block.fuses(unit.first + row), sums, lane);
     }
 }
 
@@ -239,13 +239,13 @@ __device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int line,
            i64 by_line, int lots, i64 by_lots, int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
-           Factor eta, const Y* shifts) {
+           Factor eta, const Y* shifts, i64 fused_begin, i64 fused_end) {
     SHARED(Memory, memory);
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int blocks = gridDim.x / TILES;  // of a tile
     const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES;
-    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, fused_begin, fused_end, tile, lane % LANES);
     Dots dots;
     Grams grams;
     if constexpr (CODED) {

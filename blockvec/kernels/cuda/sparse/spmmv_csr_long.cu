@@ -18,12 +18,12 @@ using PackSum = StreamPack<Y, VECTOR, true>;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const i64* tasks, const Index* columns, const S* values, Y* partials, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz,
-           Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
+           Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts, i64 fused_begin, i64 fused_end) {
     SHARED_ARRAY(Y, scratch, [GROUPS][TILE]);
     const i64* task = tasks + 4 * static_cast<i64>(blockIdx.x);
     const i64 row = task[0], begin = task[1], end = task[2], slot = task[3];
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 * GROUPS_A_WARP + lane / LANES;
-    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, blockIdx.y, lane % LANES);
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, fused_begin, fused_end, blockIdx.y, lane % LANES);
     const bool busy = lane / LANES < GROUPS_A_WARP && block.has(0);
 
     Sums sums;

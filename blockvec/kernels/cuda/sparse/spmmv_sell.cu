@@ -56,9 +56,9 @@ __device__ __forceinline__ void gather(const Lane& block, const Index* columns, 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* starts, const Index* columns, const S* values, Index n_rows, Index n_chunks, int line,
            i64 by_line, int lots, i64 by_lots, int plane, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift,
-           Factor delta, Factor eta, const Y* shifts) {
+           Factor delta, Factor eta, const Y* shifts, i64 fused_begin, i64 fused_end) {
     const int lane = threadIdx.x % C;
-    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, 0, 0);
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, fused_begin, fused_end, 0, 0);
     Walk walk(n_chunks, line, by_line, lots, by_lots, plane, threadIdx.x / 32, blockIdx.x, gridDim.x);
     struct Chunk {
         Index number, begin, end;
