@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import RESERVED_SHARED_BYTES, architecture_of, ceil_div, round_up
 from ..problem import FEW_ROWS, BetaClass, SweepProblem, TsmmProblem, itemsize, parts_of
 from ..source import Body, Constant, constants_of
-from .family import DenseFamily
+from .family import BlockConfig, DenseFamily
 from .layout import widest
 
 SweepLike = TsmmProblem | SweepProblem
@@ -35,19 +35,13 @@ _MAX_PIECES_COLUMNS = 4
 
 
 @frozen
-class SweepMmaConfig:
-    """One way to run the kernel, with one thread block per multiprocessor."""
+class SweepMmaConfig(BlockConfig):
+    """One way to run the kernel."""
 
     rows: int  # rows of a tile
     stages: int  # tiles in flight or in use
     warps: int  # warps of a thread block
     wc: int  # warps that share the columns of the basis; the others share the rows
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
 
 
 @frozen

@@ -20,11 +20,11 @@ from typing import ClassVar, NamedTuple
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import run_rows
-from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, is_slow_in_double, round_up
-from ..problem import FEW_ROWS, MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
+from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, round_up
+from ..problem import FEW_ROWS, MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize
 from ..source import Body, Constant, c_type, constants_of
-from .family import DenseFamily
-from .layout import prefetches_ends, refuse_widths
+from .family import BlockConfig, DenseFamily
+from .layout import prefetches_ends, refuse_tensor_cores, refuse_widths
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -33,8 +33,8 @@ _MAX_TILES = 2**31  # tile numbers are 32-bit
 
 
 @frozen
-class TsmmMmaConfig:
-    """One way to run the kernel, with one thread block per SM."""
+class TsmmMmaConfig(BlockConfig):
+    """One way to run the kernel."""
 
     warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
     split: int  # warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline
@@ -43,12 +43,6 @@ class TsmmMmaConfig:
     slabs: int  # tiles of B per group, in use or being stored
     # Whether fragments of C are loaded from shared memory for each product, not kept in registers.
     shared_coefficients: bool
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
 
     @property
     def groups(self) -> int:
@@ -96,17 +90,8 @@ def _piece(row_bytes: int, pitch_bytes: int, align: int, bulk: bool) -> int:
 
 def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     """Explain why no configuration can run a problem."""
-    if device.kind != "cuda" or architecture_of(device) < 80:
-        return f"{device.name} has no FP64 tensor cores"
-    if problem.dtype_a != problem.dtype_c:
-        return f"takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
-    if reason := refuse_widths(problem, device):
+    if reason := refuse_tensor_cores(problem, device) or refuse_widths(problem, device):
         return reason
-    real = real_bytes(problem.dtype)
-    if real == 4 and is_slow_in_double(device):
-        return f"computes in double precision, in which {device.name} is slow"
-    if min(problem.align_a, problem.align_b) < real:
-        return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
     if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
         return f"in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
     if problem.K > 8 * _MAX_TILES:
@@ -258,17 +243,12 @@ FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast
 
 
 @frozen
-class Tsmm3mConfig:
-    """One way to run the kernel, with one thread block per multiprocessor."""
+class Tsmm3mConfig(BlockConfig):
+    """One way to run the kernel."""
 
     warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
 
     rows: ClassVar[int] = ROWS_3M
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
 
 
 class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):

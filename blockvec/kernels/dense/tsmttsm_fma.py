@@ -12,14 +12,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
 from ..problem import SOME_ROWS, TsmttsmProblem, is_complex, parts_of
 from ..source import Body, Constant, c_type, constants_of
-from .family import DenseFamily
+from .family import BlockConfig, DenseFamily
 from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 SCRATCH_BYTES = 24 << 10  # per block, for the sum of tiles over the block; with less it takes more passes
@@ -30,7 +30,7 @@ Sums = Literal["plain", "registers", "shared"]
 
 
 @frozen
-class TsmttsmFmaConfig:
+class TsmttsmFmaConfig(BlockConfig):
     """One way to run the kernel."""
 
     # Tile of C per thread.
@@ -47,8 +47,6 @@ class TsmttsmFmaConfig:
     # Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
     # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def lanes(self) -> int:

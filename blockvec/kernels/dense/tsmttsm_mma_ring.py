@@ -14,6 +14,7 @@ from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
 from ..problem import TsmttsmProblem, is_complex, itemsize
 from ..tensor_map import BOX_ALIGNMENT, Encode, TallOperand, TensorMaps, encode
+from .family import BlockConfig
 
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # Columns up to which four real products for a complex one are as fast as three, if warps share them equally.
@@ -27,7 +28,7 @@ _LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 
 @frozen
-class TsmttsmMmaConfig:
+class TsmttsmMmaConfig(BlockConfig):
     """One way to run the kernel."""
 
     rows: int  # folded rows of a stage, a multiple of 4
@@ -46,7 +47,8 @@ class TsmttsmMmaConfig:
     three_m: bool = False  # three real products for a complex one instead of four
 
     @property
-    def warps(self) -> int:
+    def readers(self) -> int:
+        """Warps that multiply."""
         return self.wm * self.wn * self.wk
 
     @property
@@ -56,7 +58,7 @@ class TsmttsmMmaConfig:
 
     @property
     def threads(self) -> int:
-        return 32 * (self.warps + self.producers)
+        return 32 * (self.readers + self.producers)
 
 
 @frozen
