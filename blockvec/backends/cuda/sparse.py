@@ -134,7 +134,7 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
             bind(gpu, family, problem, S)
         return
     config = choose(family, problem, gpu.info)
-    for kernel in family.kernels(problem, config, gpu.info):
+    for kernel in family.kernels(problem, config, gpu.info).values():
         machine_code(kernel.source(), gpu.info.architecture)
     _bind_before_conversion(gpu, family, problem, S)
     _kernels(gpu, family, problem, config, S)
@@ -162,5 +162,5 @@ def _form(gpu: Gpu, family: SpmmvSell, problem: SpmmvProblem, S: DeviceCsr) -> A
 
 
 def _kernels(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> dict[str, Any]:
-    parts = family.parts(problem, config, S)
-    return {part: gpu.load(family.kernel(problem, config, gpu.info, part)) for part in parts}
+    kernels = family.kernels(problem, config, gpu.info, S)
+    return {part: gpu.load(kernel) for part, kernel in kernels.items()}

@@ -179,24 +179,17 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         shape = lanes, recipe.vectors, vector, recipe.low, recipe.unroll
         return ChainConfig(*shape, blocks=recipe.blocks, **alignment(problem, vector))
 
-    def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
-        return ("rows", "totals") if problem.dots else ("rows",)
-
-    def kernels(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[Kernel]:
-        return [self.kernel(problem, config, device, part) for part in self.parts(problem, config, None)]
-
-    def kernel(
-        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
-        name = self.kernel_name(problem, part)
-        if part == "totals":
-            return totals_kernel(problem, name)
+    def kernels(
+        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any = None
+    ) -> dict[str, Kernel]:
+        name = self.kernel_name(problem)
         values = constants(problem, config, *codes(problem))
         values |= {"SHIFTED": values["SHIFT"], "SHIFT": 0, "ELECTRONS": problem.pattern == "electrons"}
         values |= constants_of(config, "unroll", "warps", "blocks")
         values |= {"RECORD": config.record, "MOST_ROWS": config.most_rows}
         shared = shared_bytes(problem, config)
-        return kernel("sparse/spmmv_chain", values, types_of(problem), name, shared_bytes=shared)
+        rows = kernel("sparse/spmmv_chain", values, types_of(problem), name, shared_bytes=shared)
+        return {"rows": rows} | totals_kernel(problem, name)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any

@@ -31,7 +31,7 @@ from ..limits import (
 )
 from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time, traffic
-from ..source import Constant, Kernel, constants_of, kernel
+from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
 from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
@@ -248,34 +248,28 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             max(1.0, units / resident) * (batches * _GATHER_S + row_steps * _STEP_S),
         )
 
-    def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
-        units = _units(config, plan)
-        return _parts(problem, units.tasks is not None, units.sums is not None)
-
-    def kernels(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[Kernel]:
-        if self.refuse_sums(problem, config) is not None:
-            problem = replace(problem, dots=(), gram=())
-        has_long = problem.longest > config.long_row
-        parts = _parts(problem, has_long, has_long)
-        return [self.kernel(problem, config, device, part) for part in parts]
-
-    def kernel(
-        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
-        name = self.kernel_name(problem, part)
-        if part == "totals":
-            return totals_kernel(problem, name)
-        own: dict[str, Constant]
-        if part == "rows":
-            own = constants(problem, config, *codes(problem))
-            own |= constants_of(config, omit=("aligned_x", "aligned_y"))
-            taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
-            carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
-            return kernel("sparse/spmmv_csr", own, types_of(problem), name, carveout=carveout)
+    def kernels(
+        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan | None = None
+    ) -> dict[str, Kernel]:
+        if plan is not None:
+            units = _units(config, plan)
+            is_needed = {"tasks": units.tasks is not None, "sums": units.sums is not None}
+        else:
+            if self.refuse_sums(problem, config) is not None:
+                problem = replace(problem, dots=(), gram=())
+            is_needed = dict.fromkeys(("tasks", "sums"), problem.longest > config.long_row)
+        name, types = self.kernel_name(problem), types_of(problem)
+        own = constants(problem, config, *codes(problem))
+        own |= constants_of(config, omit=("aligned_x", "aligned_y"))
+        taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
+        carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
+        found = {"rows": kernel("sparse/spmmv_csr", own, types, name, carveout=carveout)}
         warps = long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
-        own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
-        return kernel("sparse/spmmv_csr_long", own, types_of(problem), name)
+        for part in filter(is_needed.get, is_needed):
+            own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
+            found[part] = kernel("sparse/spmmv_csr_long", own, types, f"{name}_{part}")
+        return found | totals_kernel(problem, name)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
@@ -376,12 +370,6 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
     apart = rows * ceil_div(row, LINE_BYTES)
     together = min(apart, max(1.0, rows * row * config.vectors / LINE_BYTES))
     return _APART * apart + (1 - _APART) * together
-
-
-def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:
-    """List the kernels that a product needs beside the one for most rows."""
-    needed = {"tasks": has_tasks, "sums": has_sums, "totals": bool(problem.dots or problem.gram)}
-    return "rows", *(part for part, is_needed in needed.items() if is_needed)
 
 
 def _units(config: CsrConfig, plan: Plan) -> Units:

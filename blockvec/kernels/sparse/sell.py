@@ -160,16 +160,16 @@ class SpmmvSell(SparseFamily[SellConfig]):
             "until then spmmv_csr gives the same bits"
         )
 
-    def kernel(
-        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
+    def kernels(
+        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan | None = None
+    ) -> dict[str, Kernel]:
         values = constants(problem, config) | constants_of(config, "unroll", "warps", "blocks")
-        return kernel("sparse/spmmv_sell", values, types_of(problem), self.kernel_name(problem))
-
-    def kernels(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[Kernel]:
-        csr, in_order = self.before_conversion(problem, device)
-        own = [self.kernel(problem, config, device), fill_kernel(problem)]
-        return own + csr.kernels(problem, in_order, device)
+        found = {"rows": kernel("sparse/spmmv_sell", values, types_of(problem), self.kernel_name(problem))}
+        if plan is None:
+            csr, in_order = self.before_conversion(problem, device)
+            before = csr.kernels(problem, in_order, device)
+            found |= {"fill": fill_kernel(problem), **{f"csr_{part}": each for part, each in before.items()}}
+        return found
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
         """Convert a matrix on CuPy's current stream, which may go on; None if too many places are padding."""

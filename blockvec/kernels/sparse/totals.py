@@ -43,9 +43,11 @@ def partial_bytes(problem: SpmmvProblem) -> int:
     return n_sums(problem) * itemsize(promote(problem.dtype, "float64"))
 
 
-def totals_kernel(problem: SpmmvProblem, name: str) -> Kernel:
-    """Describe the kernel that adds up the blocks."""
+def totals_kernel(problem: SpmmvProblem, name: str) -> dict[str, Kernel]:
+    """Describe the kernel that adds up the blocks, where there are sums."""
     dots, gram = codes(problem)
+    if not (dots or gram):
+        return {}
     values = {
         "WIDTH": problem.width,
         "DOTS": dots,
@@ -55,7 +57,7 @@ def totals_kernel(problem: SpmmvProblem, name: str) -> Kernel:
         "LANES": _LANES,
     }
     types = {"XReal": c_type(problem.dtype_x), "YReal": c_type(problem.dtype)}
-    return kernel("sparse/spmmv_totals", values, types, name)
+    return {"totals": kernel("sparse/spmmv_totals", values, types, f"{name}_totals")}
 
 
 def bind_with_sums(
