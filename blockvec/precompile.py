@@ -191,7 +191,7 @@ class Blocks:
     """
 
     def __init__(
-        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend | None = None
+        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend
     ) -> None:
         self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
         self.sizes = {name: int(size) for name, size in sizes.items()}
@@ -237,7 +237,7 @@ class Blocks:
 
     def steps(self, b: int, columns: int) -> bool:
         """Add whole steps of a Krylov space, where one kernel takes them; say whether."""
-        kernel = self.backend.krylov_kernel(self.dtype, self.n, columns, b) if self.backend else None
+        kernel = self.backend.krylov_kernel(self.dtype, self.n, columns, b)
         if kernel is not None:
             self.found[kernel] = None
         return kernel is not None
@@ -245,7 +245,7 @@ class Blocks:
     def recurrences(self, b: int, *, lanczos: bool = False) -> None:
         """Add recurrences that one launch takes, where there is a kernel for a matrix."""
         for _, matrix in self.matrices:
-            kernel = self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos) if self.backend else None
+            kernel = self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos)
             if kernel is not None:
                 self.found[kernel] = None
 
@@ -467,15 +467,10 @@ def _lobpcg(s: Blocks) -> None:
         s.update(M, b, ld, ld)
 
 
-def _solve(s: Blocks) -> None:
+def _checked(s: Blocks) -> None:
+    """List the check of a matrix, and products with right-hand sides or those of Lanczos steps for bounds."""
     _check(s)
-    s.apply(s.b)
-
-
-def _function(s: Blocks) -> None:
-    """List the check of a matrix and Lanczos steps for its bounds."""
-    _check(s)
-    s.apply(1)
+    s.apply(s.b or 1)
 
 
 def _polynomial(s: Blocks) -> None:
@@ -498,8 +493,7 @@ METHODS: dict[str, Callable[[Blocks], object]] = {
     "minres": _minres,
     "lobpcg": _lobpcg,
     "gmres": _gmres,
-    "solve": _solve,
-    "function": _function,
+    **dict.fromkeys(("solve", "function"), _checked),
     "polynomial": _polynomial,
     "moments": _moments,
 }
