@@ -73,6 +73,10 @@ def _on_device(module: ModuleType, name: str) -> Callable[..., Any]:
     return method
 
 
+def _weighted_sum(gpu: Gpu, _problem: StreamProblem, *operands: Any) -> None:
+    elementwise.weighted_sum(gpu, *operands)
+
+
 class CudaBackend:
     """Runs everything on CuPy arrays of one GPU."""
 
@@ -112,7 +116,7 @@ class CudaBackend:
             case SpmmvProblem():
                 return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
-                return (self._candidate("stream", elementwise.axpby),)
+                return (self._candidate("stream", _weighted_sum),)
             case StreamProblem(operation="column_dot"):
                 return (self._candidate("stream", elementwise.column_dots),)
             case _:

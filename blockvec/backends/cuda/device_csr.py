@@ -71,7 +71,7 @@ class DeviceCsr(Plan):
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
-        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
+        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], float(factor))
         arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
         known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
         return SimpleNamespace(**known, **arrays, structure=self.structure)

@@ -31,22 +31,15 @@ from .device import TYPE_NAMES, Gpu, type_name
 _WORD = 2**64 - 1
 
 
-def axpby(
-    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
-) -> None:
-    """Set out = alpha X + beta Y; `out` may be X or Y. The host does not read factors on the device."""
-    weighted_sum(gpu, X, Y, out, (alpha, None), (beta, None))
-
-
 def copy(gpu: Gpu, source: Array, target: Array) -> None:
     """Copy a block or a row, converting its type where the target's is another one."""
     same = source.dtype == target.dtype and source.flags.c_contiguous and target.flags.c_contiguous
     if same:
         target.data.copy_from_device_async(source.data, source.nbytes)
     elif source.ndim == 1:
-        weighted_sum(gpu, source[:, None], None, target[:, None], (1, None), (0, None))
+        weighted_sum(gpu, source[:, None], None, target[:, None], 1)
     else:
-        weighted_sum(gpu, source, None, target, (1, None), (0, None))
+        weighted_sum(gpu, source, None, target, 1)
 
 
 def contiguous(gpu: Gpu, array: Array) -> Array:
@@ -114,14 +107,12 @@ def _row_plan(
     return gpu.launcher(kernel, (ceil_div(count, kernel.threads),))
 
 
-def weighted_sum(
-    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
-) -> None:
-    """Set out = alpha X + beta Y; a factor is a scalar, times one value or one per column if given."""
+def weighted_sum(gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any = 0) -> None:
+    """Set out = alpha X + beta Y; `out` may be X or Y. The host does not read factors on the device."""
     if out.size == 0:
         return
-    first, alpha_arguments = _factor(*alpha)
-    second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
+    first, alpha_arguments = _factor(alpha)
+    second, beta_arguments = _factor(0 if Y is None else beta)
     blocks = (X, out) if Y is None else (X, Y, out)
     layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
     launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
@@ -162,21 +153,18 @@ def _axpby_plan(
     return gpu.launcher(kernel, (n_blocks,)), (lds[0], ldy, lds[-1], *extents)
 
 
-def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
+def _factor(factor: Any) -> tuple[Factor, tuple[Any, ...]]:
     """Return the kind of a factor, and its three kernel arguments."""
-    if values is None and type(scalar) in (int, float):
-        return _REAL, (float(scalar), None, _ZERO)
-    if is_cupy(scalar):  # its value stays on the device
-        scalar, values = 1, scalar
-    is_complex_scalar = np.iscomplexobj(scalar)
-    scalar = complex(scalar) if is_complex_scalar else float(scalar)
-    if values is None:
-        return Factor(is_complex_scalar), (scalar, None, _ZERO)
-    values = values.ravel()
+    if type(factor) in (int, float):
+        return _REAL, (float(factor), None, _ZERO)
+    if not is_cupy(factor):
+        number = complex(factor) if np.iscomplexobj(factor) else float(factor)
+        return Factor(isinstance(number, complex)), (number, None, _ZERO)
+    values = factor.ravel()
     if values.dtype.char not in TYPE_NAMES:
         values = values.astype(np.float64)
     step = 0 if values.size == 1 else values.strides[0] // values.itemsize
-    return Factor(is_complex_scalar, type_name(values)), (scalar, values, np.int32(step))
+    return Factor(columns=type_name(values)), (1.0, values, np.int32(step))
 
 
 def scale(gpu: Gpu, out: Array, beta: complex) -> None:
@@ -184,7 +172,7 @@ def scale(gpu: Gpu, out: Array, beta: complex) -> None:
     if beta == 0:
         fill(gpu, out, 0)
     elif beta != 1:
-        weighted_sum(gpu, out, None, out, (beta, None), (0, None))
+        weighted_sum(gpu, out, None, out, beta)
 
 
 def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:

@@ -25,7 +25,7 @@ from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import Kernel, c_type, constants_of, kernel
 from . import pieces
-from .arrays import Array, Load, address, namespace, to_host
+from .arrays import Array, Load, address, namespace
 from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
 from .family import SparseFamily
@@ -251,25 +251,13 @@ def layout(plan: Plan) -> tuple[Array, int]:
     OverflowError
         If there are more places than the index type can count.
     """
-    n_chunks, xp = ceil_div(plan.n_rows, CHUNK), namespace(plan.indptr)
-    if plan.load is not None:
-        n_pieces = pieces.count_pieces(plan.n_rows, CHUNK)
-        counts = xp.empty((n_pieces, 1), np.int64)
-        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, None, counts, None)
-        before, (entries,) = pieces.add_up(counts)
-        _refuse_excess(entries, plan)
-        starts = xp.empty(n_chunks + 1, plan.indptr.dtype)
-        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, before, None, starts)
-        return starts, entries
-    lengths = np.zeros(n_chunks * CHUNK, np.int64)
-    lengths[: plan.n_rows] = np.diff(to_host(plan.indptr))
-    starts = np.zeros(n_chunks + 1, np.int64)
-    np.cumsum(CHUNK * lengths.reshape(n_chunks, CHUNK).max(axis=1), out=starts[1:])
-    entries = int(starts[-1])
-    _refuse_excess(entries, plan)
-    return xp.asarray(starts.astype(plan.indptr.dtype)), entries
-
-
-def _refuse_excess(entries: int, plan: Plan) -> None:
+    assert plan.load is not None  # of a matrix on a device
+    n_pieces, empty = pieces.count_pieces(plan.n_rows, CHUNK), namespace(plan.indptr).empty
+    counts = empty((n_pieces, 1), np.int64)
+    pieces.launch(plan.load, "layout", plan.indptr, n_pieces, None, counts, None)
+    before, (entries,) = pieces.add_up(counts)
     if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
         raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
+    starts = empty(ceil_div(plan.n_rows, CHUNK) + 1, plan.indptr.dtype)
+    pieces.launch(plan.load, "layout", plan.indptr, n_pieces, before, None, starts)
+    return starts, entries
