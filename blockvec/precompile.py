@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backends import Backend, backend_for, backend_of, is_cupy
+from .blocks.blockvector import ROOTS
 from .kernels.problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -297,7 +298,7 @@ class Blocks:
         sums = promote(T, "float64")  # sums of blocks of threads
         widths = 1, 2, 4, 8, self.b, self.k, self.p, self.vectors
         lanes = dict.fromkeys(map(k.fold_lanes, widths))
-        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(_roots, (R,), (R,))]
+        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(ROOTS.function, (R,), (R,))]
         kernels += [k.fold_kernel("float64", R, count) for count in lanes]
         kernels += [k.fold_kernel(sums, T, count) for count in lanes]
         kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in (k.DOUBLE, each)]
@@ -315,10 +316,6 @@ class Blocks:
 
         T, each = self.dtype, k.Factor(columns=self.real)
         self.found[k.axpby_kernel(T, T, T, each, flat=False)] = None
-
-
-def _roots(xp: Any, squares: Any) -> tuple[Any]:
-    return (xp.sqrt(squares),)
 
 
 def requests(method: str, blocks: Blocks) -> dict[Any, Any]:

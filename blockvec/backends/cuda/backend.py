@@ -50,8 +50,6 @@ class CudaStopwatch:
     def seconds(self) -> float:
         import cupy
 
-        if self._end is None:
-            self.stop()
         self._end.synchronize()
         return float(cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3
 
@@ -71,10 +69,6 @@ def _on_device(module: ModuleType, name: str) -> Callable[..., Any]:
         return self._gpu.on_device(getattr(module, name))(self._gpu, *arguments)
 
     return method
-
-
-def _weighted_sum(gpu: Gpu, _problem: StreamProblem, *operands: Any) -> None:
-    elementwise.weighted_sum(gpu, *operands)
 
 
 class CudaBackend:
@@ -116,7 +110,7 @@ class CudaBackend:
             case SpmmvProblem():
                 return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
-                return (self._candidate("stream", _weighted_sum),)
+                return (self._candidate("stream", lambda gpu, _, *x: elementwise.weighted_sum(gpu, *x)),)
             case StreamProblem(operation="column_dot"):
                 return (self._candidate("stream", elementwise.column_dots),)
             case _:

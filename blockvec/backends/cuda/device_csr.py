@@ -37,7 +37,10 @@ class DeviceCsr(Plan):
 
         self.shape, self._gpu = (int(matrix.shape[0]), int(matrix.shape[1])), gpu
         structure = getattr(matrix, "structure", None)
-        indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, self.shape)
+        indptr, indices = matrix.indptr, matrix.indices
+        fits = max(len(indices), self.shape[1]) <= np.iinfo(np.int32).max
+        if fits and self.shape[0] <= MOST_SHORT_ROWS:  # most kernels take no other indices
+            indptr, indices = (part.astype(np.int32, copy=False) for part in (indptr, indices))
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         indptr, indices, data = map(cupy.asarray, (indptr, indices, matrix.data))
@@ -103,13 +106,6 @@ def diagonal(gpu: Gpu, matrix: Any) -> Array:
     A matrix in CSC form has the same one.
     """
     return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, gpu.load)
-
-
-def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """Convert indices of 64 bits where 32 bits hold them: most kernels take no others."""
-    if max(len(indices), shape[1]) > np.iinfo(np.int32).max or shape[0] > MOST_SHORT_ROWS:
-        return indptr, indices
-    return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:

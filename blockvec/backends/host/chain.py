@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...kernels.problem import Pattern
 from ...kernels.sparse.chain_plan import Blocks, Chain, blocks_of
 from ..base import Array
 from .sparse import add_product, block_count
@@ -30,12 +29,8 @@ class ChainBlocks:
     coded = False
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.shape = chain.shape
-        self.pattern: Pattern = chain.pattern
-        self.longest = chain.longest
-        self.index_bytes = chain.indices.dtype.itemsize
-        self.scaled = chain.scaled
+        self.chain, self.pattern, self.index_bytes = chain, chain.pattern, chain.index_bytes
+        self.shape, self.longest, self.scaled = chain.shape, chain.longest, chain.scaled
         self._plan = functools.cache(lambda low: _Plan(chain, low))
 
     def plan(self, width: int) -> _Plan:

@@ -83,7 +83,7 @@ class ChainPlan:
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray, self.pattern = chain, asarray, chain.pattern
         self.shape, self.longest, self.scaled = chain.shape, chain.longest, chain.scaled
-        self.index_bytes = chain.indices.dtype.itemsize
+        self.index_bytes = chain.index_bytes
         self._tables: dict[tuple[int, int], ChainTables] = {}
         self._lock = threading.Lock()
 
