@@ -12,15 +12,7 @@ from typing import TypeVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import (
-    BANK_ROW_BYTES,
-    LINE_BYTES,
-    WARP,
-    architecture_of,
-    ceil_div,
-    is_slow_in_double,
-    round_up,
-)
+from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, architecture_of, ceil_div, is_slow_in_double, round_up
 from ..problem import TsmmProblem, TsmttsmProblem, itemsize, parts_of, real_bytes
 from ..source import Constant, constants_of
 
