@@ -294,15 +294,15 @@ class Blocks:
         from .kernels import elementwise as k
         from .kernels.rows import trace
 
-        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
+        T, R = self.dtype, self.real
         sums = promote(T, "float64")  # sums of blocks of threads
         widths = 1, 2, 4, 8, self.b, self.k, self.p, self.vectors
         lanes = dict.fromkeys(map(k.fold_lanes, widths))
         kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(ROOTS.function, (R,), (R,))]
         kernels += [k.fold_kernel("float64", R, count) for count in lanes]
         kernels += [k.fold_kernel(sums, T, count) for count in lanes]
-        kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in (k.DOUBLE, each)]
-        kernels += [k.axpby_kernel(T, T, T, each, each)]
+        kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in ("real", R)]
+        kernels += [k.axpby_kernel(T, T, T, R, R)]
         for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
             kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
             kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
@@ -314,8 +314,7 @@ class Blocks:
         """Add A X less X times a factor per column, of columns of a basis."""
         from .kernels import elementwise as k
 
-        T, each = self.dtype, k.Factor(columns=self.real)
-        self.found[k.axpby_kernel(T, T, T, each, flat=False)] = None
+        self.found[k.axpby_kernel(self.dtype, self.dtype, self.dtype, self.real, flat=False)] = None
 
 
 def requests(method: str, blocks: Blocks) -> dict[Any, Any]:

@@ -27,7 +27,7 @@ from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, dense, device_csr, elementwise, probes, small_matrices, sparse, steps
+from . import cublas, dense, device_csr, elementwise, probes, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr
@@ -170,11 +170,11 @@ class CudaBackend:
         return None if found is None else found.kernel()
 
     csr = _on_device(device_csr, "csr")
-    start_copies = _on_device(small_matrices, "DeviceCopies")
+    start_copies = _on_device(elementwise, "DeviceCopies")
     krylov_steps = _on_device(steps, "krylov_steps")
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
-    inverse_factor = _on_device(small_matrices, "inverse_factor")
+    inverse_factor = _on_device(elementwise, "inverse_factor")
     fill_random = _on_device(elementwise, "fill_random")
     copy = _on_device(elementwise, "copy")
     contiguous = _on_device(elementwise, "contiguous")

@@ -17,7 +17,6 @@ from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
-from ...kernels.sparse.structure import structure_of
 from ..base import DeviceArray as Array
 from ..base import is_cupy
 from .device import Gpu
@@ -42,7 +41,7 @@ class DeviceCsr(Plan):
         if fits and self.shape[0] <= MOST_SHORT_ROWS:  # most kernels take no other indices
             indptr, indices = (part.astype(np.int32, copy=False) for part in (indptr, indices))
         if not is_cupy(matrix.data):
-            structure = structure_of(indptr, indices)
+            structure = pieces.structure_of(indptr, indices)
         indptr, indices, data = map(cupy.asarray, (indptr, indices, matrix.data))
         super().__init__(indptr, indices, data, structure=structure, load=gpu.load)
         blocks = gpu.info.multiprocessors * CODE_BLOCKS

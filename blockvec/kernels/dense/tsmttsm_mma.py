@@ -223,14 +223,15 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo
     ) -> TsmttsmMmaConfig | None:
-        in_pieces = any(pieces(problem, device))
+        boxes = has_boxes(problem, device)
+        in_pieces = not boxes and any(pieces(problem, device))
         if recipe.small and not goes_through_l1(problem, device):
             return None
         if real_bytes(problem.dtype) == 4 and recipe.blocks > 1 and not in_pieces:
             return None  # products wait for conversions
         # Rows that are treated as one: they fill a group of 8 columns.
         most = 8 // max(problem.M, problem.N)
-        is_whole = most > 1 and not in_pieces and not has_boxes(problem, device)
+        is_whole = most > 1 and not in_pieces and not boxes
         fold = 1 << (most.bit_length() - 1) if is_whole else 1
         base = TsmttsmMmaConfig(4, 2, 1, 1, 1, fold=fold, blocks=recipe.blocks, three_m=self.three_m)
         groups_m, groups_n = groups(problem, base)

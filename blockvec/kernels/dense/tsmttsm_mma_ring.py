@@ -83,13 +83,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=4096)
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
-    """Compute the bytes per cp.async of A and of B, 0 where bulk copies or boxes are possible."""
-    if has_boxes(problem, device):
-        return 0, 0
-    return _pieces(problem, device)
-
-
-def _pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
+    """Compute the bytes per cp.async of A and of B where there are no boxes; 0 for bulk copies."""
     architecture = architecture_of(device)
     piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
     if problem.same:
@@ -106,14 +100,14 @@ def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int
 @functools.lru_cache(maxsize=4096)
 def has_boxes(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
     """Check whether the operands are copied in boxes: where rows lie apart and pieces are slower."""
-    copied = [piece for piece in _pieces(problem, device) if piece]
+    copied = [piece for piece in pieces(problem, device) if piece]
     if architecture_of(device) < 90 or not copied:
         return False
     if min(copied) == BULK_UNIT and problem.dtype != "complex128":
         return False
     operands = tall_operands(problem)
     rows = [operand.width * operand.size for operand in operands]
-    apart = sum(row for row, piece in zip(rows, _pieces(problem, device), strict=False) if piece)
+    apart = sum(row for row, piece in zip(rows, pieces(problem, device), strict=False) if piece)
     if problem.dtype == "complex128":
         is_faster = min(problem.M, problem.N) > FEW_PRODUCTS
     elif problem.dtype == "float64":
@@ -135,7 +129,7 @@ def tall_operands(problem: TsmttsmProblem) -> list[TallOperand]:
 
 def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
     """Check for copies of 4 or 8 bytes, each of which occupies a line of L1 until it completes."""
-    return any(0 < piece < 16 for piece in pieces(problem, device))
+    return not has_boxes(problem, device) and any(0 < piece < 16 for piece in pieces(problem, device))
 
 
 def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:

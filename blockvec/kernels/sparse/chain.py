@@ -21,8 +21,16 @@ from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
-from .interface import alignment, constants, types_of, widest_pack
-from .totals import bind_with_sums, codes, partial_bytes, totals_kernel
+from .interface import (
+    alignment,
+    bind_with_sums,
+    codes,
+    constants,
+    partial_bytes,
+    totals_kernel,
+    types_of,
+    widest_pack,
+)
 
 _STATIC_SHARED_BYTES = 66 * 16 + 8  # where the other blocks are
 _ROWS = np.dtype(

@@ -34,20 +34,24 @@ from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
-from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
+from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, walk
 from .family import SparseFamily
 from .interface import (
     alignment,
+    bind_with_sums,
+    codes,
     constants,
     entry_bytes,
+    n_sums,
     pack_bytes,
+    partial_bytes,
     row_entries,
+    totals_kernel,
     types_of,
     unroll_of,
     widest_pack,
 )
 from .pieces import Units
-from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_kernel
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
@@ -275,7 +279,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
     ) -> int:
         slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
-        return slots or _walk(problem, config, device, plan).blocks * partial_bytes(problem)
+        return slots or _walk(problem, config, device, plan)[0] * partial_bytes(problem)
 
     def bind(
         self,
@@ -289,14 +293,14 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
         if units.tasks is not None and n_sums(problem):
             raise ValueError(f"spmmv_csr: no sums beside rows of {plan.longest} entries, which are long")
-        walk = _walk(problem, config, device, plan)
+        n_blocks, order = _walk(problem, config, device, plan)
         needed = self.workspace_bytes(problem, config, device, plan)
         index = np.int32 if problem.index_bytes == 4 else np.int64
         entries = plan.entries(problem.coded)
         matrix = address(plan.indptr), *entries, index(plan.n_rows)
-        matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
+        matrix = *matrix, address(units.cuts), index(units.n_units), *order
         rows = kernels["rows"]
-        blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
+        blocks, threads = (n_blocks * tiles, 1), (WARP * config.warps,)
         long_threads = (WARP * long_warps(problem, config),)
         long_rows = [
             (kernels[part], (len(tasks), tiles), address(tasks))
@@ -309,7 +313,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             for summed, long_blocks, tasks_ptr in long_rows:
                 summed(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
 
-        return bind_with_sums("spmmv_csr", problem, needed, walk.blocks, kernels.get("totals"), queue)
+        return bind_with_sums("spmmv_csr", problem, needed, n_blocks, kernels.get("totals"), queue)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -376,7 +380,9 @@ def _units(config: CsrConfig, plan: Plan) -> Units:
     return plan.units(config.rows, config.entries, config.long_row)
 
 
-def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
+def _walk(
+    problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
+) -> tuple[int, tuple[Any, ...]]:
     most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
     n_units = _units(config, plan).n_units
-    return Walk.of(plan, n_units, config.rows, most, warps=config.warps, planes=config.planes)
+    return walk(plan, n_units, config.rows, most, warps=config.warps, planes=config.planes)

@@ -27,10 +27,18 @@ from ..source import Kernel, c_type, constants_of, kernel
 from . import pieces
 from .arrays import Array, Load, address, namespace
 from .csr import LEAST_LONG_ROW, SpmmvCsr
-from .csr_plan import Plan, Walk
+from .csr_plan import Plan, walk
 from .family import SparseFamily
-from .interface import alignment, constants, entry_bytes, row_entries, types_of, unroll_of, widest_pack
-from .totals import bind_with_sums
+from .interface import (
+    alignment,
+    bind_with_sums,
+    constants,
+    entry_bytes,
+    row_entries,
+    types_of,
+    unroll_of,
+    widest_pack,
+)
 
 CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
@@ -196,15 +204,15 @@ class SpmmvSell(SparseFamily[SellConfig]):
     ) -> Callable[..., None]:
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-        walk = Walk.of(form.plan, form.n_chunks, CHUNK, most, warps=config.warps)
+        blocks, order = walk(form.plan, form.n_chunks, CHUNK, most, warps=config.warps)
         arrays = map(address, (form.starts, form.columns, form.values))
-        matrix = *arrays, index(form.plan.n_rows), index(form.n_chunks), *walk.arguments()
-        rows, grid, block = kernels["rows"], (walk.blocks, 1), (WARP * config.warps,)
+        matrix = *arrays, index(form.plan.n_rows), index(form.n_chunks), *order
+        rows, grid, block = kernels["rows"], (blocks, 1), (WARP * config.warps,)
 
         def queue(_workspace_ptr: int, given: tuple[Any, ...]) -> None:
             rows(grid, block, (*matrix, *given))
 
-        return bind_with_sums("spmmv_sell", problem, 0, walk.blocks, None, queue)
+        return bind_with_sums("spmmv_sell", problem, 0, blocks, None, queue)
 
 
 def registers(problem: SpmmvProblem, config: SellConfig) -> int:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide, structure_of
 from blockvec.kernels.sparse.sell import CHUNK, layout
-from blockvec.kernels.sparse.structure import structure_of
 from blockvec.models import model as model_matrix
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.host_rows import HostPlan, assert_same, divided, laid_out
