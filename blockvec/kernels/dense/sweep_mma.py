@@ -72,16 +72,6 @@ class Shape:
         return ceil_div(self.N * self.parts, 8)
 
 
-@frozen
-class Layout:
-    """Bytes between rows in shared memory, of a stage, and of the buffers after the ring."""
-
-    w_pitch: int
-    v_pitch: int
-    stage_bytes: int
-    after_bytes: int
-
-
 @functools.lru_cache(maxsize=4096)
 def shape_of(problem: SweepLike) -> Shape:
     """Translate a problem into the kernel's terms."""
@@ -108,8 +98,8 @@ def _pitch(row_bytes: int, rest: int, unit: int) -> int:
 
 
 @functools.lru_cache(maxsize=65536)
-def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
-    """Lay out shared memory."""
+def layout(problem: SweepLike, config: SweepMmaConfig) -> tuple[dict[str, Constant], int, int]:
+    """Lay out shared memory: distances of rows; bytes of a stage, and of the buffers after the ring."""
     shape = shape_of(problem)
     size = 8 * shape.parts
     columns = config.wc * tiles_of(shape, config) * shape.block
@@ -120,7 +110,7 @@ def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
     v_pitch = _pitch(width * size, 32, 64)
     stage = config.rows * (w_pitch + (v_pitch if shape.beta != "zero" else 0))
     after = config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
-    return Layout(w_pitch, v_pitch, stage, after)
+    return {"W_PITCH": w_pitch, "V_PITCH": v_pitch}, stage, after
 
 
 @frozen
@@ -171,9 +161,9 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return None
 
     def resources(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> tuple[int, int]:
-        shape, parts = shape_of(problem), layout(problem, config)
+        shape, (_, stage_bytes, after_bytes) = shape_of(problem), layout(problem, config)
         # The ring and buffers of warps, later their sums.
-        ring = config.stages * parts.stage_bytes + parts.after_bytes
+        ring = config.stages * stage_bytes + after_bytes
         shared = max(ring, shape.gram * shape.N**2 * 8 * shape.parts, 32 * config.warps * 8)
         rows = config.rows * config.wc // (shape.block * config.warps)
         doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
@@ -185,7 +175,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape = shape_of(problem)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": problem.alpha == "one"}
         constants |= constants_of(shape, omit=("parts",))
-        constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
+        constants |= constants_of(config) | layout(problem, config)[0]
         return "dense/sweep_mma", constants, {}
 
     def pack(
@@ -211,10 +201,10 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         unit_bytes = unit * shape.M * 8 * shape.parts
         rows = max(1, round((recipe.tile_kb << 10) / unit_bytes)) * unit
         base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc)
-        parts = layout(problem, base)
-        reserved = self.static_bytes + RESERVED_SHARED_BYTES + parts.after_bytes
+        _, stage_bytes, after_bytes = layout(problem, base)
+        reserved = self.static_bytes + RESERVED_SHARED_BYTES + after_bytes
         share = device.shared_bytes_per_multiprocessor - reserved
-        return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
+        return replace(base, stages=max(2, min(share // stage_bytes, _MAX_STAGES)))
 
     def preferred(self, problem: SweepLike, device: DeviceInfo) -> Iterable[Recipe]:
         if isinstance(problem, TsmmProblem):

@@ -33,8 +33,7 @@ def all_kernels() -> Iterator[Kernel]:
         yield axpby_kernel(*dtypes)
         yield axpby_kernel(*dtypes, flat=False, aligned=False)
     for dtype, alpha, beta, (flat, aligned) in itertools.product(DTYPES, factors, factors, layouts):
-        kinds = (alpha.is_complex, beta.is_complex, alpha.columns == "complex64", beta.columns == "complex64")
-        if is_complex(dtype) or not any(kinds):
+        if is_complex(dtype) or not (is_complex(alpha) or is_complex(beta)):
             yield axpby_kernel(dtype, dtype, dtype, alpha, beta, flat=flat, aligned=aligned)
     for dtype, dtype_y, conj, aligned in itertools.product(DTYPES, DTYPES, (True, False), (True, False)):
         yield ColumnDots(dtype, dtype_y, False, conj, aligned).kernel()
