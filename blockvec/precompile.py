@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backends import Backend, backend_for, backend_of, is_cupy
-from .blocks.blockvector import ROOTS
 from .kernels.problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -33,6 +32,7 @@ from .kernels.problem import (
     real_type,
 )
 from .operations.dispatch import preferred
+from .operations.elementwise import ROOTS
 from .system.config import options
 
 if TYPE_CHECKING:
@@ -469,15 +469,6 @@ def _checked(s: Blocks) -> None:
     s.apply(s.b or 1)
 
 
-def _polynomial(s: Blocks) -> None:
-    """List sums of Chebyshev polynomials."""
-    s.recur(s.b, chain="one", ldz=s.b)
-
-
-def _moments(s: Blocks) -> None:
-    s.recur(s.b, dots=("xy", "yy"))
-
-
 METHODS: dict[str, Callable[[Blocks], object]] = {
     "begin": _begin,
     "check": _check,
@@ -490,6 +481,6 @@ METHODS: dict[str, Callable[[Blocks], object]] = {
     "lobpcg": _lobpcg,
     "gmres": _gmres,
     **dict.fromkeys(("solve", "function"), _checked),
-    "polynomial": _polynomial,
-    "moments": _moments,
+    "polynomial": lambda s: s.recur(s.b, chain="one", ldz=s.b),
+    "moments": lambda s: s.recur(s.b, dots=("xy", "yy")),
 }

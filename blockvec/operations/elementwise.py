@@ -162,4 +162,8 @@ def _normal(xp: Any, r: Any, v: Any) -> tuple[Any]:
     return (xp.sqrt(-2 * xp.log(u)) * xp.cos(math.pi * v),)
 
 
-NORMAL = RowFunction(_normal)
+def _roots(xp: Any, squares: Any) -> tuple[Any]:
+    return (xp.sqrt(squares),)
+
+
+NORMAL, ROOTS = RowFunction(_normal), RowFunction(_roots)

@@ -98,13 +98,13 @@ def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
 
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
-    if isinstance(family, SpmmvSell) and not _converts(family, problem, S):
-        return _bind_before_conversion(gpu, family, problem, S)
-    if isinstance(family, SpmmvSell) and _form(gpu, family, problem, S) is None:
+    is_settled = not isinstance(family, SpmmvSell) or _converts(family, problem, S)
+    if isinstance(family, SpmmvSell) and not (is_settled and _form(gpu, family, problem, S)):
         bound = _bind_before_conversion(gpu, family, problem, S)
     else:
         bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
-    S.bound[family.name, problem] = bound
+    if is_settled:
+        S.bound[family.name, problem] = bound
     return bound
 
 

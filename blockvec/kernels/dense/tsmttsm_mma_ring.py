@@ -13,7 +13,7 @@ from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
 from ..problem import TsmttsmProblem, is_complex, itemsize
-from ..tensor_map import BOX_ALIGNMENT, Encode, TallOperand, TensorMaps, encode
+from ..tensor_map import BOX_ALIGNMENT, MAP_BYTES, Encode, TallOperand, TensorMaps, encode
 from .family import BlockConfig
 
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
@@ -143,11 +143,6 @@ def tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
     return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
 
 
-def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether only blocks of C on and above the diagonal are computed."""
-    return problem.same and config.wm * config.wn == 1
-
-
 def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
     """Check whether four warps divide the blocks of C on and above the diagonal among themselves."""
     return problem.same and is_complex(problem.dtype) and config.wm == config.wn == 2
@@ -160,7 +155,7 @@ def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, 
         first, second = ceil_div(groups_m, 2), groups_m // 2
         halves = (second + 1) // 2, second // 2
         return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
-    triangle = is_triangle(problem, config)
+    triangle = problem.same and config.wm * config.wn == 1  # blocks of C on and above the diagonal
     return [
         (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
         for m in range(config.wm)
@@ -177,7 +172,7 @@ def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
     im, in_ = tile(problem, config)
     if is_split_triangle(problem, config):
         return im * (im + 1) // 2 + 1
-    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
+    return im * (im + 1) // 2 if tiles(problem, config)[0][2] else im * in_
 
 
 def _spacing(chunk_bytes: int, piece: int, size: int) -> tuple[int, int]:
@@ -248,7 +243,7 @@ def tensor_maps(
     rows = []
     for address, operand in zip((A, B), tall_operands(problem), strict=False):
         rows += operand.maps(address, problem.K, 4, _GAP, config.rows // 4)
-    return TensorMaps.of(rows, encode)
+    return TensorMaps(b"".join(map(encode, rows)).ljust(8 * MAP_BYTES, b"\0"))
 
 
 @functools.lru_cache(maxsize=4096)
