@@ -188,13 +188,17 @@ class Blocks:
     """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
 
     `sizes` are widths by name; one that is missing is 0, and what has no columns is left out. `backend` may
-    have kernels for several operations. `found` are the requests, and the matrices of products.
+    have kernels for several operations. `found` are the requests, and the matrices of products; `kernels` is
+    the module of those without configurations.
     """
 
     def __init__(
         self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend
     ) -> None:
+        from .kernels import elementwise as kernels
+
         self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
+        self.kernels = kernels
         self.sizes = {name: int(size) for name, size in sizes.items()}
         self.is_single = dtype in ("float32", "complex64")
         self.real = "float32" if self.is_single else "float64"
@@ -282,19 +286,16 @@ class Blocks:
 
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels.elementwise import inverse_factor_kernel
-
         self.gram(width)
         self.rotate(width, width)
         if width:
-            self.found[inverse_factor_kernel(self.dtype, width)] = None
+            self.found[self.kernels.inverse_factor_kernel(self.dtype, width)] = None
 
     def scale(self) -> None:
         """Add what all methods do: random numbers, norms, and sums of blocks with factors per column."""
-        from .kernels import elementwise as k
         from .kernels.rows import trace
 
-        T, R = self.dtype, self.real
+        T, R, k = self.dtype, self.real, self.kernels
         sums = promote(T, "float64")  # sums of blocks of threads
         widths = 1, 2, 4, 8, self.b, self.k, self.p, self.vectors
         lanes = dict.fromkeys(map(k.fold_lanes, widths))
@@ -310,12 +311,6 @@ class Blocks:
             kernels += [k.axpby_kernel(R, None, T), *(k.fold_kernel("float64", T, count) for count in lanes)]
         self.found |= dict.fromkeys(kernels)
 
-    def subtract_values(self) -> None:
-        """Add A X less X times a factor per column, of columns of a basis."""
-        from .kernels import elementwise as k
-
-        self.found[k.axpby_kernel(self.dtype, self.dtype, self.dtype, self.real, flat=False)] = None
-
 
 def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
     """List what a method asks for: problems, with their matrices, and kernels without configurations."""
@@ -327,12 +322,10 @@ def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
 
 def _check(s: Blocks) -> None:
     """List the check of symmetry: two random vectors beside their products."""
-    from .kernels import elementwise as k
-
-    s.found[k.philox_kernel(s.real)] = None
+    s.found[s.kernels.philox_kernel(s.real)] = None
     s.apply(2, ldy=4, at_y=2)
     s.gram(4)
-    s.found[k.axpby_kernel(s.dtype, None, s.dtype, flat=False)] = None
+    s.found[s.kernels.axpby_kernel(s.dtype, None, s.dtype, flat=False)] = None
 
 
 def _any(s: Blocks) -> None:
@@ -360,7 +353,8 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     if filtered:
         s.recurrences(2, lanczos=True)
         s.recurrences(b)
-        s.subtract_values()
+        # A X less X times a factor per column, of columns of a basis.
+        s.found[s.kernels.axpby_kernel(s.dtype, s.dtype, s.dtype, s.real, flat=False)] = None
     for N in (keep, last):
         s.rotate(capacity, N, capacity)
     s.gram(last, capacity)

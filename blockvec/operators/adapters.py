@@ -113,13 +113,12 @@ class FunctionOperator(Operator):
 
     @Profile.timed("products")
     def _add_columns(self, X: Array, Y: Array) -> None:
-        product = (
-            None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
-        )
-        if getattr(product, "shape", None) == Y.shape:
-            Y += product
-        else:
-            super()._add_columns(X, Y)
+        if not self._writes:
+            product = self._function(X if self._takes_columns else np.ascontiguousarray(X))
+            if getattr(product, "shape", None) == Y.shape:
+                Y += product
+                return
+        super()._add_columns(X, Y)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X.array, Y.array, beta)

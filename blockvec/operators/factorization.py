@@ -419,7 +419,5 @@ class Factorization:
         return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
 
     def __repr__(self) -> str:
-        return (
-            f"Factorization({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, sigma={self.sigma:g}, "
-            f"{self.device})"
-        )
+        n, dtype = self.shape[0], self.dtype.name
+        return f"Factorization({n}x{n}, {dtype}, sigma={self.sigma:g}, {self.device})"

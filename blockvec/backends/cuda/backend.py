@@ -23,6 +23,7 @@ from ...kernels.problem import (
     itemsize,
 )
 from ...kernels.source import Kernel
+from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
@@ -30,7 +31,7 @@ from ..base import DeviceArray as Array
 from . import cublas, dense, device_csr, elementwise, probes, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
-from .device_csr import DeviceChain, DeviceCsr
+from .device_csr import DeviceCsr
 from .graphs import Graphs
 
 
@@ -104,9 +105,8 @@ class CudaBackend:
             case SweepProblem():
                 return self._generated(problem)
             case SpmmvProblem() if 0 in (problem.n_rows, problem.width):
-                return (
-                    Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),
-                )
+                refusal = "it computes no sums" if problem.fused else None
+                return (Candidate("empty", lambda *_: None, refusal),)
             case SpmmvProblem():
                 return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
@@ -133,9 +133,10 @@ class CudaBackend:
 
         return dataclasses.replace(vendor, run=call)
 
-    def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        prepared = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
-        return self._gpu.on_device(prepared)(matrix, self._gpu)  # type: ignore[no-any-return]
+    def prepare_sparse(self, matrix: Any) -> DeviceCsr | ChainPlan:
+        if isinstance(matrix, Chain):
+            return ChainPlan(matrix, device_csr.to_device)
+        return self._gpu.on_device(DeviceCsr)(matrix, self._gpu)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
         return self._gpu.on_device(matrix.scaled)(factor, dtype)

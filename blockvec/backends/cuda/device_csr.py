@@ -13,8 +13,6 @@ import scipy.sparse
 
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import pieces
-from ...kernels.sparse.chain import ChainPlan
-from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
 from ..base import DeviceArray as Array
@@ -79,16 +77,6 @@ class DeviceCsr(Plan):
         return SimpleNamespace(**known, **arrays, structure=self.structure)
 
 
-class DeviceChain(ChainPlan):
-    """A chain on a GPU, in place of a `DeviceCsr`; the first product of a kind makes its tables."""
-
-    coded = False
-
-    def __init__(self, chain: Chain, _gpu: Gpu) -> None:
-        super().__init__(chain, _to_device)
-        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
-
-
 def lanes_per_row(matrix: Any, dtype: Any) -> int:
     """Choose the lanes that multiply a row; zero where launches of steps do not multiply by the matrix."""
     is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == dtype
@@ -107,7 +95,7 @@ def diagonal(gpu: Gpu, matrix: Any) -> Array:
     return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, gpu.load)
 
 
-def _to_device(array: np.ndarray[Any, Any]) -> Array:
+def to_device(array: np.ndarray[Any, Any]) -> Array:
     """Copy an array, and wait: other streams will read it, too."""
     import cupy
 

@@ -83,11 +83,9 @@ def are_within(gpu: Gpu, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
     outside = cupy.zeros(1, np.int32)
     for given, bound, ascends in ranges:
         values = cupy.ascontiguousarray(given, None if given.dtype.char in "ilq" else np.int64)
-        kernel, grid = (
-            within_kernel(f"int{8 * values.itemsize}"),
-            blocks_of(values.size, gpu.info.multiprocessors),
-        )
-        gpu.launch(kernel, (grid,), values, values.size, bound, np.int32(ascends), outside)
+        kernel = within_kernel(f"int{8 * values.itemsize}")
+        blocks = blocks_of(values.size, gpu.info.multiprocessors)
+        gpu.launch(kernel, (blocks,), values, values.size, bound, np.int32(ascends), outside)
     return not int(outside.get()[0])
 
 

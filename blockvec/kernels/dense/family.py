@@ -44,10 +44,8 @@ class DenseFamily(Family[P, C]):
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
         pitch = round_up(max(problem.M, problem.N) + 1, _PITCH)
-        lda, ldb = (
-            width if ld == width else pitch
-            for ld, width in ((problem.lda, problem.M), (problem.ldb, problem.N))
-        )
+        rows = (problem.lda, problem.M), (problem.ldb, problem.N)
+        lda, ldb = (width if ld == width else pitch for ld, width in rows)
         if getattr(problem, "inplace", False):
             ldb = lda
         one_pitch: P = replace(cast("Any", problem), lda=lda, ldb=ldb)

@@ -76,10 +76,8 @@ class Shape:
 def shape_of(problem: SweepLike) -> Shape:
     """Translate a problem into the kernel's terms."""
     M, N, size = problem.M, problem.N, itemsize(problem.dtype)
-    w_piece, v_piece = (
-        widest(problem.align_a, problem.lda * size),
-        widest(problem.align_b, problem.ldb * size),
-    )
+    w_piece = widest(problem.align_a, problem.lda * size)
+    v_piece = widest(problem.align_b, problem.ldb * size)
     is_bulk = M * size % BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES and N > _MAX_PIECES_COLUMNS
     if w_piece == BULK_UNIT and is_bulk:
         w_piece = 0

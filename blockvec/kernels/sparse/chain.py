@@ -76,7 +76,12 @@ class ChainConfig:
 
 
 class ChainPlan:
-    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`."""
+    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`.
+
+    `bound` are launches and their bytes of workspace, by family and problem.
+    """
+
+    coded = False
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray, self.pattern = chain, asarray, chain.pattern
@@ -84,6 +89,7 @@ class ChainPlan:
         self.index_bytes = chain.index_bytes
         self._tables: dict[tuple[int, int], tuple[list[Any], int, int]] = {}
         self._lock = threading.Lock()
+        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
 
     def tables(self, config: ChainConfig, device: DeviceInfo) -> tuple[list[Any], int, int]:
         """Make the tables of `pack` for a configuration, once; with the numbers of blocks and of the grid."""
