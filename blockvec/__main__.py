@@ -72,10 +72,8 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
     add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
     add("--rows", type=count, metavar="N", help="rows of a block (default: 32 MB of them, on a GPU 2 GB)")
-    matrix_text = (
-        f"model or file for apply, may be given again (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})"
-    )
-    add("--matrix", action="append", metavar="MATRIX", help=matrix_text)
+    matrices = f"model or file for apply, again for more (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})"
+    add("--matrix", action="append", metavar="MATRIX", help=matrices)
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
     for gone in RECORDED_OPTIONS:
         add(f"--{gone}", nargs="?", const=True, help=argparse.SUPPRESS)

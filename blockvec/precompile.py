@@ -32,6 +32,7 @@ from .kernels.problem import (
     real_type,
 )
 from .operations.dispatch import preferred
+from .operations.elementwise import ROOTS
 from .system.config import options
 
 if TYPE_CHECKING:
@@ -189,13 +190,17 @@ class Blocks:
     """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
 
     `sizes` are widths by name; one that is missing is 0, and what has no columns is left out. `backend` may
-    have kernels for several operations. `found` are the requests, and the matrices of products.
+    have kernels for several operations. `found` are the requests, and the matrices of products; `kernels` is
+    the module of those without configurations.
     """
 
     def __init__(
-        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend | None = None
+        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend
     ) -> None:
+        from .kernels import elementwise as kernels
+
         self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
+        self.kernels = kernels
         self.sizes = {name: int(size) for name, size in sizes.items()}
         self.is_single = dtype in ("float32", "complex64")
         self.real = "float32" if self.is_single else "float64"
@@ -239,7 +244,7 @@ class Blocks:
 
     def steps(self, b: int, columns: int) -> bool:
         """Add whole steps of a Krylov space, where one kernel takes them; say whether."""
-        kernel = self.backend.krylov_kernel(self.dtype, self.n, columns, b) if self.backend else None
+        kernel = self.backend.krylov_kernel(self.dtype, self.n, columns, b)
         if kernel is not None:
             self.found[kernel] = None
         return kernel is not None
@@ -247,7 +252,7 @@ class Blocks:
     def recurrences(self, b: int, *, lanczos: bool = False) -> None:
         """Add recurrences that one launch takes, where there is a kernel for a matrix."""
         for _, matrix in self.matrices:
-            kernel = self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos) if self.backend else None
+            kernel = self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos)
             if kernel is not None:
                 self.found[kernel] = None
 
@@ -283,49 +288,33 @@ class Blocks:
 
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels.elementwise import inverse_factor_kernel
-
         self.gram(width)
         self.rotate(width, width)
         if width:
-            self.found[inverse_factor_kernel(self.dtype, width)] = None
+            self.found[self.kernels.inverse_factor_kernel(self.dtype, width)] = None
 
     def norms(self) -> None:
         """Add the norms of the columns of residuals."""
-        from .kernels import elementwise as k
         from .kernels.rows import trace
 
-        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
-        kernels: list[Kernel] = [k.axpby_kernel(T, None, T, flat=False), k.axpby_kernel(T, T, T, each, each)]
+        T, R, k = self.dtype, self.real, self.kernels
+        kernels: list[Kernel] = [k.axpby_kernel(T, None, T, flat=False), k.axpby_kernel(T, T, T, R, R)]
         kernels += [k.ColumnDots(T, T, same=True).kernel(), k.fold_kernel("float64", R)]
-        self.found |= dict.fromkeys([*kernels, trace(_roots, (R,), (R,))])
+        self.found |= dict.fromkeys([*kernels, trace(ROOTS.function, (R,), (R,))])
 
     def scale(self) -> None:
         """Add what all methods do: random numbers, norms, and sums of blocks with factors per column."""
-        from .kernels import elementwise as k
-
         self.norms()
-        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
+        T, R, k = self.dtype, self.real, self.kernels
         sums = promote(T, "float64")  # sums of blocks of threads
         kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), k.fold_kernel(sums, T)]
-        kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in (k.DOUBLE, each)]
+        kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in ("real", R)]
         for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
             kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
             kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
         if is_complex(T):  # real factors and dots of complex blocks
             kernels += [k.axpby_kernel(R, None, T), k.fold_kernel("float64", T)]
         self.found |= dict.fromkeys(kernels)
-
-    def subtract_values(self) -> None:
-        """Add A X less X times a factor per column, of columns of a basis."""
-        from .kernels import elementwise as k
-
-        T, each = self.dtype, k.Factor(columns=self.real)
-        self.found[k.axpby_kernel(T, T, T, each, flat=False)] = None
-
-
-def _roots(xp: Any, squares: Any) -> tuple[Any]:
-    return (xp.sqrt(squares),)
 
 
 def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
@@ -338,12 +327,10 @@ def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
 
 def _check(s: Blocks) -> None:
     """List the check of symmetry: two random vectors beside their products."""
-    from .kernels import elementwise as k
-
-    s.found[k.philox_kernel(s.real)] = None
+    s.found[s.kernels.philox_kernel(s.real)] = None
     s.apply(2, ldy=4, at_y=2)
     s.gram(4)
-    s.found[k.axpby_kernel(s.dtype, None, s.dtype, flat=False)] = None
+    s.found[s.kernels.axpby_kernel(s.dtype, None, s.dtype, flat=False)] = None
 
 
 def _any(s: Blocks) -> None:
@@ -383,7 +370,8 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.recurrences(2, lanczos=True)
         s.recurrences(b)
         s.recur(b)
-        s.subtract_values()
+        # A X less X times a factor per column, of columns of a basis.
+        s.found[s.kernels.axpby_kernel(s.dtype, s.dtype, s.dtype, s.real, flat=False)] = None
         s.combine(keep, b, capacity)
     s.rotate(capacity, last, capacity)
     s.gram(last, capacity)
@@ -474,24 +462,10 @@ def _lobpcg(s: Blocks) -> None:
         s.update(M, b, ld, ld)
 
 
-def _solve(s: Blocks) -> None:
+def _checked(s: Blocks) -> None:
+    """List the check of a matrix, and products with right-hand sides or those of Lanczos steps for bounds."""
     _check(s)
-    s.apply(s.b)
-
-
-def _function(s: Blocks) -> None:
-    """List the check of a matrix and Lanczos steps for its bounds."""
-    _check(s)
-    s.apply(1)
-
-
-def _polynomial(s: Blocks) -> None:
-    """List sums of Chebyshev polynomials."""
-    s.recur(s.b, chain="one", ldz=s.b)
-
-
-def _moments(s: Blocks) -> None:
-    s.recur(s.b, dots=("xy", "yy"))
+    s.apply(s.b or 1)
 
 
 METHODS: dict[str, Callable[[Blocks], object]] = {
@@ -505,8 +479,7 @@ METHODS: dict[str, Callable[[Blocks], object]] = {
     "minres": _minres,
     "lobpcg": _lobpcg,
     "gmres": _gmres,
-    "solve": _solve,
-    "function": _function,
-    "polynomial": _polynomial,
-    "moments": _moments,
+    **dict.fromkeys(("solve", "function"), _checked),
+    "polynomial": lambda s: s.recur(s.b, chain="one", ldz=s.b),
+    "moments": lambda s: s.recur(s.b, dots=("xy", "yy")),
 }

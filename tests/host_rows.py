@@ -9,8 +9,9 @@ import numpy as np
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import namespace, to_host
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.sell import CHUNK
 
-__all__ = ["HostPlan", "assert_same", "divided"]
+__all__ = ["HostPlan", "assert_same", "divided", "laid_out"]
 
 
 class HostPlan(Plan):
@@ -71,6 +72,14 @@ def _tasks(indptr: Any, long: Any) -> tuple[Any | None, Any | None, int]:
     last = np.cumsum(parts[several])
     sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)
     return tasks, sums if len(sums) else None, int(divided.sum())
+
+
+def laid_out(plan: Plan) -> tuple[Any, int]:
+    """Lay out the chunks of a matrix as `sell.layout` does."""
+    lengths = np.zeros(-(-plan.n_rows // CHUNK) * CHUNK, np.int64)
+    lengths[: plan.n_rows] = np.diff(to_host(plan.indptr))
+    starts = np.concatenate([[0], np.cumsum(CHUNK * lengths.reshape(-1, CHUNK).max(axis=1))])
+    return namespace(plan.indptr).asarray(starts.astype(plan.indptr.dtype)), int(starts[-1])
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -26,7 +26,7 @@ from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.operations import dispatch
 from tests.devices import H200
-from tests.host_rows import HostPlan
+from tests.host_rows import HostPlan, laid_out
 from tests.pretended_cupy import LIBRARIES, Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
@@ -190,9 +190,8 @@ def _on_host(true: Callable[..., None]) -> Callable[..., None]:
 def _weighted_sum(true: Callable[..., None], gpu: Gpu, X: Any, Y: Any, out: Any, *factors: Any) -> None:
     """Compute a weighted sum after the work of the CUDA backend."""
     true(gpu, X, Y, out, *factors)
-    a, b = (bare(scalar) * (1 if row is None else bare(row).ravel()) for scalar, row in factors)
-    total = a * bare(X) if Y is None else a * bare(X) + b * bare(Y)
-    bare(out)[...] = total
+    a, *b = map(bare, factors)
+    bare(out)[...] = a * bare(X) if Y is None else a * bare(X) + b[0] * bare(Y)
 
 
 def _fill(true: Callable[..., None], gpu: Gpu, out: Any, value: complex) -> None:
@@ -229,6 +228,7 @@ def pretended_gpu(
         patch.setattr(device_csr, "encode", _nothing)
         patch.setattr(Plan, "__init__", _on_host(Plan.__init__))
         patch.setattr(Plan, "_divide", HostPlan._divide)
+        patch.setattr("blockvec.kernels.sparse.sell.layout", laid_out)
         weighted_sum = functools.partial(_weighted_sum, elementwise.weighted_sum)
         for module in (elementwise, device_csr):
             patch.setattr(module, "weighted_sum", weighted_sum)

@@ -118,10 +118,7 @@ def _dense_case(operation: str, memory: Array, rows: int, width: int, backend: B
         C = np.random.default_rng(2).uniform(-1, 1, (width, width)).astype(memory.dtype)
         small = backend.from_host(C / np.abs(C).sum(axis=0).max())
         problem = products.tsmm_problem(A, small, B)
-        ours, usual = (
-            lambda X, Z: X.combine(small, out=Z),
-            lambda X, Z: backend.xp.matmul(X, small, out=Z),
-        )
+        ours, usual = (lambda X, Z: X.combine(small, out=Z), lambda X, Z: backend.xp.matmul(X, small, out=Z))
     arrays = [[block.array for block in each] for each in (V, W)]
     peer = "numpy" if backend.name == "cpu" else "cupy"
     return case(operation, problem, backend, {"blockvec": turns(ours, V, W), peer: turns(usual, *arrays)})

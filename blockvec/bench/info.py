@@ -71,10 +71,8 @@ def _device_lines(backend: Backend, measure: bool, notice: Callable[[str], None]
     yield f"{backend.name}: {device.name}, {device.multiprocessors} {units}, {device.architecture}{cache}"
     notice(f"measuring the ceilings of {backend.name}")
     limits = ceilings(backend, refresh=measure)
-    yield (
-        f"  memory      read {limits.read_gb_s:.1f}, write {limits.write_gb_s:.1f}, "
-        f"copy {limits.copy_gb_s:.1f} GB/s"
-    )
+    streams = {"read": limits.read_gb_s, "write": limits.write_gb_s, "copy": limits.copy_gb_s}
+    yield f"  memory      {', '.join(f'{name} {rate:.1f}' for name, rate in streams.items())} GB/s"
     rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(limits.gflop_s.items()))
     yield f"  arithmetic  {rates} Gflop/s"
 

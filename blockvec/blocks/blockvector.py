@@ -13,19 +13,15 @@ from ..errors import DTypeError, LayoutError, OptionError, ShapeError
 from ..kernels.problem import promote
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import REAL_TYPES, Memory, as_rows, memory_of
-from ..operations.elementwise import RowFunction
+from ..operations.elementwise import ROOTS, RowFunction
 from .storage import BlockStorage
-
-
-def _roots(xp: Any, squares: Any) -> tuple[Any]:
-    return (xp.sqrt(squares),)
 
 
 def _inverses(xp: Any, norms: Any) -> tuple[Any]:
     return (1.0 / xp.where(norms > 0, norms, 1.0),)
 
 
-ROOTS, INVERSES = RowFunction(_roots), RowFunction(_inverses)
+INVERSES = RowFunction(_inverses)
 
 
 class BlockVector(BlockStorage):

@@ -6,12 +6,10 @@ triangles are given. So a regular expression checks each line on its way to SciP
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -35,7 +33,10 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
     from scipy.io import mminfo, mmread  # imports the readers of ten other formats
 
     try:
-        with _opened(file) as stream:
+        with file.open("rb") as raw:
+            is_packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_packed else raw
             header = _header(stream)
             n_rows, n_cols, count, layout, field, symmetry = mminfo(io.BytesIO(header))
             is_sparse, is_general = layout == "coordinate", symmetry == "general"
@@ -125,15 +126,3 @@ class _Lines:
             )
         self._number += lines.count(b"\n")
         return lines
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
-    with file.open("rb") as raw:
-        is_packed = raw.read(2) == _GZIP
-        raw.seek(0)
-        if not is_packed:
-            yield raw
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            yield io.BufferedReader(unpacked)

@@ -105,23 +105,14 @@ def opened(file: Path) -> Iterator[Stored]:
                 "matrix; convert a dense one to MATAIJ."
             )
         begin = (4 + n_rows + nnz) * index.itemsize
-        value = _value_type(file, stream, size, begin, nnz, index)
+        for value in _VALUES:  # with one of which the matrix ends with the file, or before another object
+            stream.seek(end := begin + nnz * value.itemsize)
+            if end == size or int.from_bytes(stream.read(index.itemsize), "big") in _OBJECTS:
+                break
+        else:
+            raise FormatError(
+                f"{file}: {nnz} elements of double precision take {begin + 8 * nnz} bytes, complex ones "
+                f"{begin + 16 * nnz}, but the file has {size}: it is truncated, damaged or of another "
+                "precision; write it again."
+            )
         yield Stored(file, stream, n_rows, n_cols, nnz, index, value)
-
-
-def _value_type(
-    file: Path, stream: IO[bytes], size: int, begin: int, nnz: int, index: np.dtype[Any]
-) -> np.dtype[Any]:
-    """Find the type of values with which the matrix ends at the end of the file, or before another object."""
-    for value in _VALUES:
-        end = begin + nnz * value.itemsize
-        if end < size:
-            stream.seek(end)
-            following = int.from_bytes(stream.read(index.itemsize), "big")
-        if end == size or (end < size and following in _OBJECTS):
-            return value
-    raise FormatError(
-        f"{file}: {nnz} elements of double precision take {begin + 8 * nnz} bytes, complex ones "
-        f"{begin + 16 * nnz}, but the file has {size}: it is truncated, damaged or of another precision; "
-        "write it again."
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -37,31 +38,14 @@ class DeviceInfo:
 
 def host_device(cores: int) -> DeviceInfo:
     """Describe this machine's processor, used with `cores` cores."""
-    return DeviceInfo(
-        kind="cpu",
-        name=_processor_name(),
-        multiprocessors=cores,
-        architecture=platform.machine(),
-        driver=platform.release(),
-        l2_bytes=_host_l2_bytes(),
-    )
-
-
-def _processor_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _host_l2_bytes() -> int:
-    try:
-        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0)
-    except (AttributeError, ValueError, OSError):
-        return 0
+    name, l2_bytes = platform.processor() or platform.machine(), 0
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(names, name)
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        l2_bytes = max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0)
+    return DeviceInfo("cpu", name, cores, platform.machine(), platform.release(), l2_bytes)
 
 
 def cuda_device(properties: dict[str, Any], driver: str) -> DeviceInfo:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from ..system.frozen import frozen
 from .limits import ceil_div, round_up
-from .problem import is_complex, itemsize, promote
+from .problem import TYPES, is_complex, itemsize, promote
 from .source import Constant, Kernel, c_type, kernel
 
 VECTOR_BYTES = 16  # the widest load of a thread
@@ -31,45 +30,35 @@ def blocks_of(units: int, multiprocessors: int) -> int:
     return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, THREADS)))
 
 
-@frozen
-class Factor:
-    """A factor of axpby: a double-precision scalar, times one value per column of type `columns` if given."""
-
-    is_complex: bool = False
-    columns: str | None = None
-
-
-DOUBLE = Factor()
-
-
 def axpby_kernel(
     dtype_x: str,
     dtype_y: str | None,
     dtype_out: str,
-    alpha: Factor = DOUBLE,
-    beta: Factor = DOUBLE,
+    alpha: str = "real",
+    beta: str = "real",
     *,
     flat: bool = True,
     aligned: bool = True,
 ) -> Kernel:
     """Describe out = alpha X + beta Y; `dtype_y` is None where there is no Y.
 
+    Factors are double-precision scalars, ``"real"`` or ``"complex"``, or one value per column of some type.
     With `flat` all blocks are contiguous and count as one long row. Without `aligned` units do not start at
     multiples of their size, and are single elements.
     """
     dtypes = [dtype for dtype in (dtype_x, dtype_y, dtype_out) if dtype is not None]
     factors = {"ALPHA": alpha, "BETA": beta}
     blocks = {"X": dtype_x, "Y": dtype_y or dtype_x, "OUT": dtype_out}
-    columns = [factor.columns for factor in factors.values() if factor.columns]
-    types = {"Real": c_type(promote(*dtypes, *columns))}
+    columns = {name: factor for name, factor in factors.items() if factor in TYPES}
+    types = {"Real": c_type(promote(*dtypes, *columns.values()))}
     types |= {f"{name.title()}Real": c_type(dtype) for name, dtype in blocks.items()}
     constants: dict[str, Constant] = {f"{name}_COMPLEX": is_complex(dtype) for name, dtype in blocks.items()}
     constants |= {"HAS_Y": dtype_y is not None, "FLAT": flat, "ALIGNED": aligned}
     for name, factor in factors.items():
-        values = factor.columns or "float64"
+        values = columns.get(name, "float64")
         types[f"{name.title()}Real"] = c_type(values)
-        constants[f"{name}_COMPLEX"] = factor.is_complex
-        constants[f"{name}_COLUMNS"] = factor.columns is not None
+        constants[f"{name}_COMPLEX"] = factor == "complex"
+        constants[f"{name}_COLUMNS"] = name in columns
         constants[f"{name}_COLUMNS_COMPLEX"] = is_complex(values)
     vector = vector_length(*dtypes) if aligned else 1
     # Units in flight per thread: 64 KB per multiprocessor and operand with 16-byte loads.

@@ -88,7 +88,12 @@ def measure_beside(
                 time.sleep(pause_s)
             before_burst()
             times[name] += _burst(calls[name], stopwatch, burst)
-    return {name: _timing(times.get(name, once[name])) for name in calls}
+    found = {}
+    for name in calls:
+        taken = times.get(name, once[name])
+        lower, median, upper = np.quantile(taken, (0.25, 0.5, 0.75), method="weibull").tolist()
+        found[name] = Timing(median, min(taken), (upper - lower) / (median or 1), len(taken))
+    return found
 
 
 def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count: int) -> list[float]:
@@ -99,12 +104,6 @@ def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count
         watch.stop()
         watches.append(watch)
     return [watch.seconds() for watch in watches]
-
-
-def _timing(times: list[float]) -> Timing:
-    lower, median, upper = np.quantile(times, (0.25, 0.5, 0.75), method="weibull").tolist()
-    spread = (upper - lower) / median if median > 0 else 0.0
-    return Timing(median, min(times), spread, len(times))
 
 
 @frozen

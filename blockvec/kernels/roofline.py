@@ -69,14 +69,11 @@ def traffic(problem: Problem) -> Traffic:
             if not problem.same:
                 tall += K * N * itemsize(problem.dtype_b)
             return Traffic(tall + (size_c if problem.beta != "zero" else 0), size_c)
-        case TsmmProblem(K=K, M=M, N=N):
-            size_b = K * N * itemsize(problem.dtype)
+        case TsmmProblem(K=K, M=M, N=N) | SweepProblem(K=K, M=M, N=N):
+            rows = K + N * isinstance(problem, SweepProblem)  # of B, and of its Gram matrix
             read = K * M * itemsize(problem.dtype_a) + M * N * itemsize(problem.dtype_c)
-            return Traffic(read + (size_b if problem.beta != "zero" else 0), size_b)
-        case SweepProblem(K=K, M=M, N=N):
-            size_b = K * N * itemsize(problem.dtype)
-            read = K * M * itemsize(problem.dtype_a) + size_b + M * N * itemsize(problem.dtype_c)
-            return Traffic(read, size_b + N * N * itemsize(problem.dtype))
+            read += K * N * itemsize(problem.dtype) if problem.beta != "zero" else 0
+            return Traffic(read, rows * N * itemsize(problem.dtype))
         case SpmmvProblem():
             matrix = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
             matrix = (matrix + (problem.n_rows + 1) * problem.index_bytes) * problem.stored

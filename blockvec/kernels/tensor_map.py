@@ -89,11 +89,6 @@ class TallOperand(NamedTuple):
 class TensorMaps(bytes):
     """Eight maps, an argument of a kernel."""
 
-    @classmethod
-    def of(cls, rows: list[Rows], encode: Encode) -> TensorMaps:
-        """Encode up to eight maps."""
-        return cls(b"".join(map(encode, rows)).ljust(8 * MAP_BYTES, b"\0"))
-
 
 def encode(rows: Rows) -> bytes:
     """Encode a map; a `DeviceError` is raised if the driver refuses it."""

@@ -327,13 +327,11 @@ def hofstadter(
         raise OptionError(f"nx={nx}, but a torus needs a multiple of the flux's q={q} (or periodic=false)")
     hops = -t * np.exp(2j * np.pi * np.arange(q) / q)
 
-    def terms(coordinates: list[Rows], start: int, stop: int) -> list[Term]:
+    def terms(coordinates: list[Rows], start: int, stop: int) -> Iterator[Term]:
         along_y = array_namespace(coordinates[0]).asarray(hops)[coordinates[0] * p % q]
-        return [
-            ((0, -1), along_y, None),
-            ((-1, 0), -t, None),
-            ((1, 0), -t, None),
-            ((0, 1), along_y.conj(), None),
-        ]
+        yield (0, -1), along_y, None
+        yield (-1, 0), -t, None
+        yield (1, 0), -t, None
+        yield (0, 1), along_y.conj(), None
 
     return _stencil(shape, periodic, terms, dtype=np.complex128)

@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Iterator
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,6 @@ from ..operators.row_generator import Entry, Mask, RowGenerator, Rows
 from .definition import physics_model
 
 _MAX_SITES = 62  # patterns and their numbers are signed 64-bit integers
-
-
-class Bond(NamedTuple):
-    """Two neighbouring sites, for many patterns at once."""
-
-    exchanged: Rows  # numbers of the patterns with the two bits exchanged; undefined where they do not differ
-    differ: Mask  # patterns in which the two bits differ
-    wraps: bool  # whether the bond closes the ring
 
 
 class Sector:
@@ -83,8 +74,11 @@ class Sector:
         differ = 2 * self.count * (self.sites - self.count) / (self.sites * (self.sites - 1))  # of a pair
         return (self.sites - (not periodic)) * differ
 
-    def bonds(self, numbers: Rows, patterns: Rows, *, periodic: bool) -> Iterator[Bond]:
-        """Yield the bonds (i, i + 1) and, on a ring, the closing bond.
+    def bonds(self, numbers: Rows, patterns: Rows, *, periodic: bool) -> Iterator[tuple[Rows, Mask, bool]]:
+        """Yield the bonds (i, i + 1) and, on a ring, the closing bond, for many patterns at once.
+
+        For each, the numbers of the patterns with the two bits exchanged, undefined where they do not differ;
+        where they differ; and whether the bond closes the ring.
 
         A bit that moves from i to i + 1 with b set bits below changes only its own term of the combinadic,
         from C(i, b + 1) to C(i + 1, b + 1): the number grows by C(i, b).
@@ -94,7 +88,7 @@ class Sector:
         for site in range(self.sites - 1):
             above = (patterns >> (site + 1)) & 1
             step = choose[site][below]
-            yield Bond(numbers + (here - above) * step, here != above, wraps=False)
+            yield numbers + (here - above) * step, here != above, False
             below += here
             here = above
         if periodic:
@@ -102,7 +96,7 @@ class Sector:
             differ = (patterns & 1) != here
             exchanged = numbers.copy()
             exchanged[differ] = self.numbers(patterns[differ] ^ ends)
-            yield Bond(exchanged, differ, wraps=True)
+            yield exchanged, differ, True
 
 
 @physics_model(
@@ -151,9 +145,9 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
         numbers = xp.arange(start, stop)
         patterns = sector.patterns(numbers)
         antiparallel = np.zeros_like(numbers)
-        for bond in sector.bonds(numbers, patterns, periodic=periodic):
-            antiparallel += bond.differ
-            yield Entry(bond.exchanged, j / 2, bond.differ)
+        for exchanged, differ, _ in sector.bonds(numbers, patterns, periodic=periodic):
+            antiparallel += differ
+            yield Entry(exchanged, j / 2, differ)
         if delta:
             yield Entry(numbers, j * delta / 4 * (n_bonds - 2 * antiparallel))
 
@@ -207,25 +201,20 @@ def hubbard(
     """
     ups = Sector(sites, up, "up")
     downs = Sector(sites, down, "down")
+    closing = t, -t  # the hop that closes the ring passes all other electrons of its spin
 
     def entries(start: int, stop: int, xp: ModuleType) -> Iterator[Entry]:
         rows = xp.arange(start, stop)
         up_numbers, down_numbers = np.divmod(rows, downs.dimension)
         up_patterns, down_patterns = ups.patterns(up_numbers), downs.patterns(down_numbers)
-        for bond in ups.bonds(up_numbers, up_patterns, periodic=periodic):
-            columns = bond.exchanged * downs.dimension + down_numbers
-            yield Entry(columns, _hop(t, up, bond.wraps), bond.differ)
+        for exchanged, differ, wraps in ups.bonds(up_numbers, up_patterns, periodic=periodic):
+            yield Entry(exchanged * downs.dimension + down_numbers, closing[up % 2] if wraps else -t, differ)
         if u:
             yield Entry(rows, u * np.bitwise_count(up_patterns & down_patterns).astype(np.float64))
-        for bond in downs.bonds(down_numbers, down_patterns, periodic=periodic):
-            columns = up_numbers * downs.dimension + bond.exchanged
-            yield Entry(columns, _hop(t, down, bond.wraps), bond.differ)
+        for exchanged, differ, wraps in downs.bonds(down_numbers, down_patterns, periodic=periodic):
+            columns = up_numbers * downs.dimension + exchanged
+            yield Entry(columns, closing[down % 2] if wraps else -t, differ)
 
     hops = ups.exchanges_per_row(periodic=periodic) + downs.exchanges_per_row(periodic=periodic)
     chain = functools.partial(Chain, sites, (down, up), -t, u, periodic)
     return RowGenerator(ups.dimension * downs.dimension, entries, row_entries=hops + bool(u), chain=chain)
-
-
-def _hop(t: float, electrons: int, wraps: bool) -> float:
-    """Compute the hopping element; the one that closes the ring passes all other electrons of its spin."""
-    return t if wraps and electrons % 2 == 0 else -t

@@ -35,14 +35,11 @@ def as_array(obj: Any) -> Array:
 
         array = cupy.asarray(obj)
     else:
-        is_operator = hasattr(obj, "tocsr") or hasattr(obj, "apply")
+        remedy = "convert with numpy.asarray first"
+        if hasattr(obj, "tocsr") or hasattr(obj, "apply"):
+            remedy = "as_operator(A) @ V multiplies a block"
         raise DTypeError(
-            f"got a {type(obj).__name__}; a block wraps a NumPy or CuPy array, or one with DLPack: "
-            + (
-                "as_operator(A) @ V multiplies a block."
-                if is_operator
-                else "convert with numpy.asarray first."
-            )
+            f"got a {type(obj).__name__}; a block wraps a NumPy or CuPy array, or one with DLPack: {remedy}."
         )
     return array
 

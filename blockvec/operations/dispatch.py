@@ -67,7 +67,5 @@ def preferred(problem: Problem, backend: Backend) -> Candidate | None:
 
 @functools.lru_cache(maxsize=4096)
 def _choose(problem: Problem, backend: Backend, current: Options) -> Candidate | None:
-    accepted = (
-        c for c in backend.candidates(problem) if not c.refusal and (current.three_m or not c.three_m)
-    )
-    return next(accepted, None)
+    allowed = (c for c in backend.candidates(problem) if current.three_m or not c.three_m)
+    return next((c for c in allowed if not c.refusal), None)

@@ -125,10 +125,10 @@ class RowFunction:
     [0.25, 0.0]
     """
 
-    __slots__ = ("_function",)
+    __slots__ = ("function",)
 
     def __init__(self, function: Callable[..., tuple[Any, ...]]) -> None:
-        self._function = function
+        self.function = function
 
     def __call__(self, *rows: Array, out: Sequence[Array]) -> None:
         """Write the results for rows of one device to the rows in `out`, which may be among the given ones.
@@ -144,7 +144,7 @@ class RowFunction:
         if any(row.shape != shape for row in (*rows, *out)):
             shapes = ", ".join(str(tuple(row.shape)) for row in (*rows, *out))
             raise ShapeError(f"RowFunction: rows have shapes {shapes}; they must agree.")
-        backend_of(out[0]).evaluate(self._function, rows, out)
+        backend_of(out[0]).evaluate(self.function, rows, out)
 
 
 def box_muller(radius: Array, angle: Array) -> None:
@@ -163,4 +163,8 @@ def _normal(xp: Any, r: Any, v: Any) -> tuple[Any]:
     return (xp.sqrt(-2 * xp.log(u)) * xp.cos(math.pi * v),)
 
 
-NORMAL = RowFunction(_normal)
+def _roots(xp: Any, squares: Any) -> tuple[Any]:
+    return (xp.sqrt(squares),)
+
+
+NORMAL, ROOTS = RowFunction(_normal), RowFunction(_roots)

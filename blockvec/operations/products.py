@@ -19,6 +19,7 @@ from ..kernels.problem import (
     beta_class,
     is_complex,
     promote,
+    scalar_class,
 )
 from ..parallel import RowLayout
 from . import dispatch
@@ -89,12 +90,8 @@ def promote_factors(dtypes: tuple[str, ...], factors: tuple[FactorKind, ...]) ->
     return dtype, dtype.name
 
 
-def _alpha_class(factors: tuple[FactorKind, ...]) -> ScalarClass:
-    return "one" if factors[0][0] == 1 else "general"
-
-
-def _beta_class(factors: tuple[FactorKind, ...]) -> BetaClass:
-    return beta_class(factors[1][0]) if len(factors) > 1 else "zero"
+def _classes(factors: tuple[FactorKind, ...]) -> tuple[ScalarClass, BetaClass]:
+    return scalar_class(factors[0][0]), beta_class(factors[1][0]) if len(factors) > 1 else "zero"
 
 
 def dot(
@@ -143,9 +140,7 @@ def _dot_plan(
     check_same_backend("dot", backend_a, backend_b)
     conj = conj and is_complex(dtype_a)
     problem = TsmttsmProblem(
-        *(K, M, N, dtype_a, dtype_b, lda, ldb, align_a, align_b, conj),
-        alpha=_alpha_class(factors),
-        beta=_beta_class(factors),
+        *(K, M, N, dtype_a, dtype_b, lda, ldb, align_a, align_b, conj, *_classes(factors)),
         same=same and (conj or not is_complex(dtype_a)),
     )
     return problem, problem.dtype, promote_factors((dtype_a, dtype_b), factors)[0]
@@ -189,10 +184,8 @@ def _tsmm_problem(
     a: Kind, N: int, dtype_c: str, ldb: int, align_b: int, factors: tuple[FactorKind, ...], inplace: bool
 ) -> TsmmProblem:
     _, K, M, dtype_a, lda, align_a = a
-    return TsmmProblem(
-        *(K, M, N, dtype_a, dtype_c, lda, ldb, align_a, align_b),
-        *(_alpha_class(factors), _beta_class(factors), inplace),
-    )
+    layout = lda, ldb, align_a, align_b
+    return TsmmProblem(K, M, N, dtype_a, dtype_c, *layout, *_classes(factors), inplace)
 
 
 def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: complex = 0) -> TsmmProblem:

@@ -113,13 +113,12 @@ class FunctionOperator(Operator):
 
     @Profile.timed("products")
     def _add_columns(self, X: Array, Y: Array) -> None:
-        product = (
-            None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
-        )
-        if getattr(product, "shape", None) == Y.shape:
-            Y += product
-        else:
-            super()._add_columns(X, Y)
+        if not self._writes:
+            product = self._function(X if self._takes_columns else np.ascontiguousarray(X))
+            if getattr(product, "shape", None) == Y.shape:
+                Y += product
+                return
+        super()._add_columns(X, Y)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X.array, Y.array, beta)
@@ -195,11 +194,11 @@ def as_operator(
     """
     if order not in ("C", "A"):
         raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
-    for name, is_given in (("like", like is not None), ("order", order != "C")):
-        if is_given and not is_function(A):
-            raise OptionError(
-                f"{name}: tells what a function takes, but A is a {type(A).__name__}; leave it out."
-            )
+    given = ["like"] * (like is not None) + ["order"] * (order != "C")
+    if given and not is_function(A):
+        raise OptionError(
+            f"{given[0]}: tells what a function takes, but A is a {type(A).__name__}; leave it out."
+        )
     if is_petsc(A):
         A, held = petsc_rows(A, None if layout is None else layout.comm)
         if held is not None and layout is not None:
@@ -213,18 +212,7 @@ def as_operator(
     if isinstance(A, RowGenerator):
         A = A.matrix(device=device or "cpu")
     if is_function(A):
-        if shape is None:
-            raise OptionError(
-                "A is a function; give shape=(n, n), dtype= unless it is float64, and like= if its arrays "
-                "are those of torch or JAX."
-            )
-        kind = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-        if kind is not None:
-            A = kind.function(A)
-            dtype = kind.dtype if dtype is None else dtype
-            device = kind.device if device is None else device
-        backend, kind_of = backend_for(device or "cpu"), np.float64 if dtype is None else dtype
-        return FunctionOperator(A, shape, kind_of, backend, takes_columns=order == "A")
+        return _of_function(A, shape, dtype, device, like, order)
     A = native(A)
     if is_sparse(A):
         matrix = _csr_matrix(A, check_indices)
@@ -245,6 +233,23 @@ def as_operator(
         f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function "
         "with shape=."
     )
+
+
+def _of_function(
+    A: Any, shape: Any, dtype: DTypeLike | None, device: str | None, like: Any, order: str = "C"
+) -> Operator:
+    if shape is None:
+        raise OptionError(
+            "A is a function; give shape=(n, n), dtype= unless it is float64, and like= if its arrays are "
+            "those of torch or JAX."
+        )
+    kind = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    if kind is not None:
+        A = kind.function(A)
+        dtype = kind.dtype if dtype is None else dtype
+        device = kind.device if device is None else device
+    backend = backend_for(device or "cpu")
+    return FunctionOperator(A, shape, np.float64 if dtype is None else dtype, backend, order == "A")
 
 
 def _distributed(
@@ -275,7 +280,7 @@ def _distributed(
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
     device = choose_gpu(layout.comm) if device == "gpu" else device
     if is_function(A):
-        local = as_operator(A, shape=(n_local, n_local), device=device, **kind)
+        local = _of_function(A, (n_local, n_local), device=device, **kind)
         return DistributedOperator(local, layout)
     rows = layout.rows
     is_made = isinstance(A, RowGenerator)

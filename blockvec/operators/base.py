@@ -184,9 +184,8 @@ class BaseOperator(ABC):
         """
         if repeat < 1:
             raise OptionError(f"prepare: got repeat={repeat!r}; give a number of products, at least 1.")
-        forth, back = (
-            functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
-        )
+        forth = functools.partial(self.apply, X, out, alpha, beta, shift)
+        back = functools.partial(self.apply, out, X, alpha, beta, shift)
         return in_turns(forth, back, repeat)
 
     @Profile.timed("products")

@@ -102,7 +102,8 @@ class Factorization:
         else:
             self._M = self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
-            raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
+            given, mass = ("{} x {}".format(*matrix.shape) for matrix in (self._A, self._M))
+            raise ShapeError(f"factorize: A is {given}, M {mass}; give square ones.")
         if not self._A.shape[0]:
             raise ShapeError("factorize: A has no rows; there is nothing to factorise.")
         self._is_on_host = self._backend.name == "cpu"
@@ -418,11 +419,5 @@ class Factorization:
         return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
 
     def __repr__(self) -> str:
-        return (
-            f"Factorization({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, sigma={self.sigma:g}, "
-            f"{self.device})"
-        )
-
-
-def _extents(matrix: Any) -> str:
-    return f"{matrix.shape[0]} x {matrix.shape[1]}"
+        n, dtype = self.shape[0], self.dtype.name
+        return f"Factorization({n}x{n}, {dtype}, sigma={self.sigma:g}, {self.device})"

@@ -27,29 +27,20 @@ class StepReport:
     factor: FactorReport
 
 
+@frozen
 class KrylovSteps:
-    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`.
+    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`."""
 
-    The products of A are those of the kernel that takes the steps, or of a function ``product(X, Y)`` of
-    arrays that sets Y = A X. `takes_several` says whether many may be queued by one call: others than those
-    with a user's function, whose calls may be expensive.
-    """
-
-    def __init__(
-        self,
-        queue: Any,
-        b: int,
-        *,
-        multiplies: bool = True,
-        product: Callable[..., object] | None = None,
-        takes_several: bool = True,
-    ) -> None:
-        self._queue, self.b, self.multiplies, self._product = queue, b, multiplies, product
-        self.takes_several = takes_several and multiplies
+    launches: Any  # of the backend
+    b: int
+    # Sets Y = A X for two arrays; None for products of the kernel that takes the steps.
+    product: Callable[[Array, Array], object] | None = None
+    takes_several: bool = False  # by one call: not with a user's function, whose calls may be expensive
+    multiplies: bool = True  # otherwise W is computed before each step
 
     def without_products(self) -> KrylovSteps:
         """Return steps whose block W is computed before, as by a polynomial of the matrix; one at a time."""
-        return KrylovSteps(self._queue, self.b, multiplies=False)
+        return KrylovSteps(self.launches, self.b, multiplies=False)
 
     def queue(
         self,
@@ -75,10 +66,10 @@ class KrylovSteps:
         for several steps. A X can couple to all columns while m is less than `full_until`, else to the first
         `locked` ones and those from number m - back on, where back is end - m rounded up to whole blocks.
         """
-        b, columns = self.b, self._queue.columns
+        b, columns = self.b, self.launches.columns
         back = ceil_div(end - m, b) * b
-        sizes = m, end, back, full_until, locked, steps, self.multiplies and self._product is None
-        report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
+        sizes = m, end, back, full_until, locked, steps, self.multiplies and self.product is None
+        report = self.launches(X.array, W.array, *sizes, enough, limit, self.product)
         wait = start_copy(report.reshape(-1, b))
 
         @functools.cache
@@ -101,12 +92,12 @@ def steps_of(operator: BaseOperator, V: BlockVector, b: int) -> KrylovSteps | No
     is_own = operator.layout is None and operator.shape[0] == operator.shape[1]
     if not is_own or V.backend is not operator.backend:
         return None
-    queue = operator.backend.krylov_steps(matrix, V.array, b)
-    if queue is None:
+    launches = operator.backend.krylov_steps(matrix, V.array, b)
+    if launches is None:
         return None
 
     def product(X: Array, Y: Array) -> None:
         operator._run(memory_of(X), memory_of(Y), 1, 0, 0)
 
-    is_multiplied = matrix is not None and queue.multiplies
-    return KrylovSteps(queue, b, product=None if is_multiplied else product, takes_several=matrix is not None)
+    is_multiplied = matrix is not None and launches.multiplies
+    return KrylovSteps(launches, b, None if is_multiplied else product, takes_several=matrix is not None)

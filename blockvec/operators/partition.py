@@ -66,13 +66,12 @@ class Partition:
             sent = counts[None] if self._comm is None else self._comm.allgather(counts)
             self.layout = RowLayout([0, *np.cumsum(sent.sum(axis=0)).tolist()], self._comm)
             self._order = np.argsort(owners, kind="stable")  # of the rows given, as they are sent
-            self._sends, self._receives = (
-                np.concatenate([[0], np.cumsum(numbers)]) for numbers in (counts, sent[:, given.rank])
-            )
+            self._sends = np.concatenate([[0], np.cumsum(counts)])
+            self._receives = np.concatenate([[0], np.cumsum(sent[:, given.rank])])
             firsts = np.array(self.layout.cuts[:-1]) + sent[: given.rank].sum(axis=0)
             self.numbers = np.empty(given.n_local, np.int64)
-            shifts = np.repeat(firsts - self._sends[:-1], counts)
-            self.numbers[self._order] = np.arange(given.n_local) + shifts
+            moved = np.repeat(firsts - self._sends[:-1], counts)
+            self.numbers[self._order] = np.arange(given.n_local) + moved
 
     def to_parts(self, X: BlockVector) -> BlockVector:
         """Move the rows of a block of the given layout to the new one."""

@@ -7,8 +7,8 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from ..errors import BlockvecError
 
@@ -27,7 +27,8 @@ class Parser(argparse.ArgumentParser):
 def guarded(name: str, command: Callable[[], int]) -> int:
     """Run a command and return its exit code; warnings, failures and Ctrl-C become lines on stderr."""
     try:
-        with _plain_warnings(name):
+        with warnings.catch_warnings():  # shown as lines, without the place in the source
+            warnings.showwarning = lambda message, *_, **__: _say(name, f"warning: {message}")
             code = command()
         sys.stdout.flush()
         return code
@@ -63,18 +64,6 @@ def one_line(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(str(error).split())
     return text if text and isinstance(error, FAILURES) else f"{type(error).__name__} {text}".rstrip()
-
-
-@contextlib.contextmanager
-def _plain_warnings(name: str) -> Iterator[None]:
-    """Show warnings as lines of a command, without the place in the source."""
-
-    def show(message: Warning | str, *place: Any, **more: Any) -> None:
-        _say(name, f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
 
 
 def _drop_unwritable() -> None:

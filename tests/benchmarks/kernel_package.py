@@ -101,7 +101,8 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
             if chosen is not None:
                 family = SPARSE_FAMILIES[chosen.name]
                 config = choose(family, product, backend.device)
-                yield from (kernel.source() for kernel in family.kernels(product, config, backend.device))
+                kernels = family.kernels(product, config, backend.device).values()
+                yield from (kernel.source() for kernel in kernels)
     else:
         yield request.source()
 

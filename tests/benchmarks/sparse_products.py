@@ -156,7 +156,7 @@ def _kernels(problem: SpmmvProblem, device: DeviceInfo) -> list[Kernel]:
     for family in SPARSE_FAMILIES.values():
         is_likely = not family.converts or family.is_faster(problem)
         if is_likely and family.supports(problem, device) is None:
-            found += family.kernels(problem, choose_config(family, problem, device), device)
+            found += family.kernels(problem, choose_config(family, problem, device), device).values()
     return found
 
 

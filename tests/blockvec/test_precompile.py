@@ -12,7 +12,7 @@ import pytest
 
 import blockvec
 from blockvec import as_operator, models, precompile
-from blockvec.backends import Candidate
+from blockvec.backends import Candidate, backend_for
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.elementwise import philox_kernel
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
@@ -74,7 +74,7 @@ class Device:
 
 
 def listed(method: str, dtype: str = "float64") -> dict[Any, Any]:
-    return requests(method, Blocks(N, dtype, MATRICES, SIZES[method]))
+    return requests(method, Blocks(N, dtype, MATRICES, SIZES[method], backend_for("cpu")))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])

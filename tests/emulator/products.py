@@ -153,10 +153,8 @@ class SparseProduct:
         workspace = np.full(needed // 16 + 1, np.nan, np.complex128)
         read = [*readable, *self.readable, workspace]
         written = [*self.writable, workspace, *found[0].values(), *found[1].values()]
-        parts = family.parts(p, config, plan)
-        kernels = {
-            part: HostKernel(family.kernel(p, config, device, part).source(), read, written) for part in parts
-        }
+        described = family.kernels(p, config, device, plan)
+        kernels = {part: HostKernel(each.source(), read, written) for part, each in described.items()}
         more: dict[str, Any] = {}
         if needed or dots or grams:
             places = ({kind: address(sums) for kind, sums in each.items()} for each in found)

@@ -14,12 +14,11 @@ from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.pieces import divide
+from blockvec.kernels.sparse.pieces import divide, structure_of
 from blockvec.kernels.sparse.sell import layout
-from blockvec.kernels.sparse.structure import structure_of
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
-from tests.host_rows import HostPlan, assert_same, divided
+from tests.host_rows import HostPlan, assert_same, divided, laid_out
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +39,7 @@ def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:
     arrays = cp.asarray(host.indptr), cp.asarray(host.indices)
     assert structure_of(*arrays, load) == host.structure
     plan = Plan(*arrays, cp.asarray(S.data), load=load)
-    assert_same(layout(plan), layout(host))
+    assert_same(layout(plan), laid_out(host))
     for rows, entries, long_row in (
         (32, 256, 128),
         (32, 4000, 4000),
@@ -70,8 +69,7 @@ def test_an_operator_copies_no_row_pointers_to_the_host(spec: str, cp: Any) -> N
     given = csr_matrix(S)
     expected = as_operator(S, device="gpu").prepared.structure  # found on the host
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("structure", "pieces", "sell"):
-            patch.setattr(f"blockvec.kernels.sparse.{module}.to_host", read_few)
+        patch.setattr("blockvec.kernels.sparse.pieces.to_host", read_few)
         plan = as_operator(given, device="gpu").prepared
         assert plan.structure == expected
         plan.units(32, 256, 128)

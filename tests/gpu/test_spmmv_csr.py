@@ -58,8 +58,8 @@ def run(
 ) -> None:
     """Start a product, with a workspace that holds anything."""
     kernels = {
-        part: compiler.build(CSR.kernel(p, config, device, part), device.architecture)
-        for part in CSR.parts(p, config, plan)
+        part: compiler.build(kernel, device.architecture)
+        for part, kernel in CSR.kernels(p, config, device, plan).items()
     }
     workspace = cp.full(CSR.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)
     shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None

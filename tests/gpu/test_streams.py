@@ -14,7 +14,7 @@ import blockvec
 from blockvec import BlockVector, as_operator
 from blockvec.backends import backend_for
 from blockvec.kernels.limits import ceil_div
-from blockvec.kernels.sparse import totals
+from blockvec.kernels.sparse import interface
 
 pytestmark = pytest.mark.gpu
 
@@ -89,7 +89,7 @@ def test_sums_of_a_sparse_product_outlive_what_another_thread_queues(monkeypatch
         V.gram()
         return ceil_div(a, b)
 
-    monkeypatch.setattr(totals, "ceil_div", between)
+    monkeypatch.setattr(interface, "ceil_div", between)
     assert np.array_equal(_host(S.apply(V, dots="xy").dots["xy"]), expected)
 
 

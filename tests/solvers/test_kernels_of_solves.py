@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, models
+from blockvec.backends import backend_for
 from blockvec.kernels.source import Kernel
 from blockvec.precompile import Blocks, requests
 from solvers import eigsh
@@ -25,7 +26,8 @@ ROWS = "rows_"  # functions of the solvers' own, which take a tenth of a second 
 
 def listed_and_asked(solve: Solve) -> tuple[set[Any], set[Any]]:
     """List what is compiled ahead for a solve, and what it asked for."""
-    ahead = requests(solve.method, Blocks(solve.sizes["n"], solve.dtype, solve.matrices, solve.sizes))
+    sizes, host = solve.sizes, backend_for("cpu")
+    ahead = requests(solve.method, Blocks(sizes["n"], solve.dtype, solve.matrices, sizes, host))
     listed, asked = (
         {r for r in each if not getattr(r, "name", "").startswith(ROWS)} for each in (ahead, solve.requests)
     )

@@ -23,14 +23,15 @@ from ...kernels.problem import (
     itemsize,
 )
 from ...kernels.source import Kernel
+from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, dense, device_csr, elementwise, probes, small_matrices, sparse, steps
+from . import cublas, dense, device_csr, elementwise, probes, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
-from .device_csr import DeviceChain, DeviceCsr
+from .device_csr import DeviceCsr
 from .graphs import Graphs
 
 
@@ -50,8 +51,6 @@ class CudaStopwatch:
     def seconds(self) -> float:
         import cupy
 
-        if self._end is None:
-            self.stop()
         self._end.synchronize()
         return float(cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3
 
@@ -106,13 +105,12 @@ class CudaBackend:
             case SweepProblem():
                 return self._generated(problem)
             case SpmmvProblem() if 0 in (problem.n_rows, problem.width):
-                return (
-                    Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),
-                )
+                refusal = "it computes no sums" if problem.fused else None
+                return (Candidate("empty", lambda *_: None, refusal),)
             case SpmmvProblem():
                 return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
-                return (self._candidate("stream", elementwise.axpby),)
+                return (self._candidate("stream", lambda gpu, _, *x: elementwise.weighted_sum(gpu, *x)),)
             case StreamProblem(operation="column_dot"):
                 return (self._candidate("stream", elementwise.column_dots),)
             case _:
@@ -135,9 +133,10 @@ class CudaBackend:
 
         return dataclasses.replace(vendor, run=call)
 
-    def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        prepared = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
-        return self._gpu.on_device(prepared)(matrix, self._gpu)  # type: ignore[no-any-return]
+    def prepare_sparse(self, matrix: Any) -> DeviceCsr | ChainPlan:
+        if isinstance(matrix, Chain):
+            return ChainPlan(matrix, device_csr.to_device)
+        return self._gpu.on_device(DeviceCsr)(matrix, self._gpu)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
         return self._gpu.on_device(matrix.scaled)(factor, dtype)
@@ -172,11 +171,11 @@ class CudaBackend:
         return None if found is None else found.kernel()
 
     csr = _on_device(device_csr, "csr")
-    start_copies = _on_device(small_matrices, "DeviceCopies")
+    start_copies = _on_device(elementwise, "DeviceCopies")
     krylov_steps = _on_device(steps, "krylov_steps")
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
-    inverse_factor = _on_device(small_matrices, "inverse_factor")
+    inverse_factor = _on_device(elementwise, "inverse_factor")
     fill_random = _on_device(elementwise, "fill_random")
     copy = _on_device(elementwise, "copy")
     contiguous = _on_device(elementwise, "contiguous")

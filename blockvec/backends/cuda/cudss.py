@@ -253,10 +253,8 @@ class _System:
     def get(self, name: str, into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Query a result of cuDSS; waits for the device."""
         cudss, written = bindings(), np.zeros(1, np.uint64)
-        parameter = getattr(cudss.DataParam, name)
-        cudss.data_get(
-            self._handle, self._data, parameter, into.ctypes.data, into.nbytes, written.ctypes.data
-        )
+        place = into.ctypes.data, into.nbytes, written.ctypes.data
+        cudss.data_get(self._handle, self._data, getattr(cudss.DataParam, name), *place)
         return into
 
     def _set(self, name: str, value: int) -> None:

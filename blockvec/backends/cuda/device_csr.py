@@ -13,11 +13,8 @@ import scipy.sparse
 
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import pieces
-from ...kernels.sparse.chain import ChainPlan
-from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
-from ...kernels.sparse.structure import structure_of
 from ..base import DeviceArray as Array
 from ..base import is_cupy
 from .device import Gpu
@@ -37,9 +34,12 @@ class DeviceCsr(Plan):
 
         self.shape, self._gpu = (int(matrix.shape[0]), int(matrix.shape[1])), gpu
         structure = getattr(matrix, "structure", None)
-        indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, self.shape)
+        indptr, indices = matrix.indptr, matrix.indices
+        fits = max(len(indices), self.shape[1]) <= np.iinfo(np.int32).max
+        if fits and self.shape[0] <= MOST_SHORT_ROWS:  # most kernels take no other indices
+            indptr, indices = (part.astype(np.int32, copy=False) for part in (indptr, indices))
         if not is_cupy(matrix.data):
-            structure = structure_of(indptr, indices)
+            structure = pieces.structure_of(indptr, indices)
         indptr, indices, data = map(cupy.asarray, (indptr, indices, matrix.data))
         super().__init__(indptr, indices, data, structure=structure, load=gpu.load)
         blocks = gpu.info.multiprocessors * CODE_BLOCKS
@@ -71,20 +71,10 @@ class DeviceCsr(Plan):
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
-        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
+        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], float(factor))
         arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
         known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
         return SimpleNamespace(**known, **arrays, structure=self.structure)
-
-
-class DeviceChain(ChainPlan):
-    """A chain on a GPU, in place of a `DeviceCsr`; the first product of a kind makes its tables."""
-
-    coded = False
-
-    def __init__(self, chain: Chain, _gpu: Gpu) -> None:
-        super().__init__(chain, _to_device)
-        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
 
 
 def lanes_per_row(matrix: Any, dtype: Any) -> int:
@@ -105,14 +95,7 @@ def diagonal(gpu: Gpu, matrix: Any) -> Array:
     return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, gpu.load)
 
 
-def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """Convert indices of 64 bits where 32 bits hold them: most kernels take no others."""
-    if max(len(indices), shape[1]) > np.iinfo(np.int32).max or shape[0] > MOST_SHORT_ROWS:
-        return indptr, indices
-    return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
-
-
-def _to_device(array: np.ndarray[Any, Any]) -> Array:
+def to_device(array: np.ndarray[Any, Any]) -> Array:
     """Copy an array, and wait: other streams will read it, too."""
     import cupy
 

@@ -1,4 +1,4 @@
-"""Elementwise passes, column dots, sums of partial products and random numbers on CuPy arrays."""
+"""Passes over CuPy arrays: elementwise, column dots, sums, random numbers; and their small matrices."""
 
 from __future__ import annotations
 
@@ -11,31 +11,26 @@ import numpy as np
 from ...kernels.elementwise import (
     THREADS,
     ColumnDots,
-    Factor,
     axpby_kernel,
     blocks_of,
     fill_kernel,
     fold_kernel,
     fold_lanes,
+    inverse_factor_kernel,
     philox_kernel,
     vector_length,
     within_kernel,
 )
-from ...kernels.limits import ceil_div
-from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, real_type
+from ...kernels.limits import ceil_div, round_up
+from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, promote, real_type
 from ...kernels.rows import trace
 from ..base import DeviceArray as Array
 from ..base import is_cupy, leading_dimension
+from ..host.backend import HOST
 from .device import TYPE_NAMES, Gpu, type_name
 
 _WORD = 2**64 - 1
-
-
-def axpby(
-    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
-) -> None:
-    """Set out = alpha X + beta Y; `out` may be X or Y. The host does not read factors on the device."""
-    weighted_sum(gpu, X, Y, out, (alpha, None), (beta, None))
+COPY_ALIGNMENT = 64  # of copies, in bytes
 
 
 def copy(gpu: Gpu, source: Array, target: Array) -> None:
@@ -44,9 +39,9 @@ def copy(gpu: Gpu, source: Array, target: Array) -> None:
     if same:
         target.data.copy_from_device_async(source.data, source.nbytes)
     elif source.ndim == 1:
-        weighted_sum(gpu, source[:, None], None, target[:, None], (1, None), (0, None))
+        weighted_sum(gpu, source[:, None], None, target[:, None], 1)
     else:
-        weighted_sum(gpu, source, None, target, (1, None), (0, None))
+        weighted_sum(gpu, source, None, target, 1)
 
 
 def contiguous(gpu: Gpu, array: Array) -> Array:
@@ -88,11 +83,9 @@ def are_within(gpu: Gpu, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
     outside = cupy.zeros(1, np.int32)
     for given, bound, ascends in ranges:
         values = cupy.ascontiguousarray(given, None if given.dtype.char in "ilq" else np.int64)
-        kernel, grid = (
-            within_kernel(f"int{8 * values.itemsize}"),
-            blocks_of(values.size, gpu.info.multiprocessors),
-        )
-        gpu.launch(kernel, (grid,), values, values.size, bound, np.int32(ascends), outside)
+        kernel = within_kernel(f"int{8 * values.itemsize}")
+        blocks = blocks_of(values.size, gpu.info.multiprocessors)
+        gpu.launch(kernel, (blocks,), values, values.size, bound, np.int32(ascends), outside)
     return not int(outside.get()[0])
 
 
@@ -114,27 +107,24 @@ def _row_plan(
     return gpu.launcher(kernel, (ceil_div(count, kernel.threads),))
 
 
-def weighted_sum(
-    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
-) -> None:
-    """Set out = alpha X + beta Y; a factor is a scalar, times one value or one per column if given."""
+def weighted_sum(gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any = 0) -> None:
+    """Set out = alpha X + beta Y; `out` may be X or Y. The host does not read factors on the device."""
     if out.size == 0:
         return
-    first, alpha_arguments = _factor(*alpha)
-    second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
+    first, alpha_arguments = _factor(alpha)
+    second, beta_arguments = _factor(0 if Y is None else beta)
     blocks = (X, out) if Y is None else (X, Y, out)
     layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
     launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
     launch(X, ldx, Y, ldy, out, ldo, *extents, *alpha_arguments, *beta_arguments)
 
 
-_REAL = Factor()
 _ZERO = np.int32(0)
 
 
 @functools.lru_cache(maxsize=4096)
 def _axpby_plan(
-    gpu: Gpu, layout: tuple[tuple[str, int, int], ...], shape: tuple[int, int], first: Factor, second: Factor
+    gpu: Gpu, layout: tuple[tuple[str, int, int], ...], shape: tuple[int, int], first: str, second: str
 ) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """Return the launch of axpby for blocks of (type, row pitch, address mod 16), and its integer arguments.
 
@@ -162,21 +152,17 @@ def _axpby_plan(
     return gpu.launcher(kernel, (n_blocks,)), (lds[0], ldy, lds[-1], *extents)
 
 
-def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
-    """Return the kind of a factor, and its three kernel arguments."""
-    if values is None and type(scalar) in (int, float):
-        return _REAL, (float(scalar), None, _ZERO)
-    if is_cupy(scalar):  # its value stays on the device
-        scalar, values = 1, scalar
-    is_complex_scalar = np.iscomplexobj(scalar)
-    scalar = complex(scalar) if is_complex_scalar else float(scalar)
-    if values is None:
-        return Factor(is_complex_scalar), (scalar, None, _ZERO)
-    values = values.ravel()
+def _factor(factor: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the kind of a factor, as `axpby_kernel` takes it, and its three kernel arguments."""
+    if type(factor) in (int, float) or not (is_cupy(factor) or np.iscomplexobj(factor)):
+        return "real", (float(factor), None, _ZERO)
+    if not is_cupy(factor):
+        return "complex", (complex(factor), None, _ZERO)
+    values = factor.ravel()
     if values.dtype.char not in TYPE_NAMES:
         values = values.astype(np.float64)
     step = 0 if values.size == 1 else values.strides[0] // values.itemsize
-    return Factor(is_complex_scalar, type_name(values)), (scalar, values, np.int32(step))
+    return type_name(values), (1.0, values, np.int32(step))
 
 
 def scale(gpu: Gpu, out: Array, beta: complex) -> None:
@@ -184,7 +170,7 @@ def scale(gpu: Gpu, out: Array, beta: complex) -> None:
     if beta == 0:
         fill(gpu, out, 0)
     elif beta != 1:
-        weighted_sum(gpu, out, None, out, (beta, None), (0, None))
+        weighted_sum(gpu, out, None, out, beta)
 
 
 def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array, beta: complex) -> None:
@@ -275,3 +261,49 @@ def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
         *(out, leading_dimension(out) * parts, width, count),
         *(np.uint64(number) for number in (offset, key & _WORD, key >> 64 & _WORD)),
     )
+
+
+def inverse_factor(gpu: Gpu, G: Array, limit: float) -> tuple[Array, Array]:
+    """Compute T = R^-1 and the report of `Backend.inverse_factor`; waits if G is too wide for the kernel."""
+    import cupy
+
+    width, dtype = G.shape[0], type_name(G)
+    kernel = inverse_factor_kernel(dtype, width)
+    if width == 0 or kernel.shared_bytes > gpu.info.shared_bytes_per_block:
+        T, report = HOST.inverse_factor(G.get(), limit)
+        return cupy.asarray(T), cupy.asarray(report)
+    T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), promote(dtype, "float64"))
+    gpu.launch(kernel, (1,), contiguous(gpu, G), T, report, np.int32(width), float(limit))
+    return T, report
+
+
+class DeviceCopies:
+    """Copies of arrays of the current device to the host, through pinned memory; calling it waits for all."""
+
+    def __init__(self, gpu: Gpu, *arrays: Array) -> None:
+        import cupy
+
+        arrays = tuple(contiguous(gpu, array) for array in arrays)
+        ends = np.cumsum([round_up(array.nbytes, COPY_ALIGNMENT) for array in arrays]).tolist()
+        stream = cupy.cuda.get_current_stream()
+        memory = cupy.cuda.alloc_pinned_memory(max(*ends, 1))
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        for array, begin in zip(arrays, (0, *ends), strict=False):
+            array.data.copy_to_host_async(memory.ptr + begin, array.nbytes, stream)
+            copied: np.ndarray[Any, Any] = np.frombuffer(memory, array.dtype, array.size, begin)
+            self._arrays.append(copied.reshape(array.shape))
+        self._done = cupy.cuda.Event(disable_timing=True)
+        self._done.record(stream)
+
+    def __call__(self) -> list[np.ndarray[Any, Any]]:
+        """Wait for the copies and return them."""
+        if self._done is not None:
+            self._done.synchronize()
+            self._arrays = [array.copy() for array in self._arrays]  # releases the pinned memory
+            self._done = None
+        return self._arrays
+
+    def __del__(self) -> None:
+        """Wait for the copies: the pinned memory must not be reused while it is written to."""
+        if getattr(self, "_done", None) is not None:
+            self._done.synchronize()

@@ -12,18 +12,7 @@ import numpy as np
 
 from ...kernels.limits import architecture_of
 from ...kernels.measure import CeilingProbe
-from ...kernels.probes import (
-    FMA,
-    FMA_FLOPS,
-    HOLD,
-    TENSOR,
-    TENSOR_FLOPS,
-    bulk_probe,
-    cache_probe,
-    mix_probe,
-    read_probe,
-)
-from ...kernels.source import Kernel
+from ...kernels.source import Kernel, kernel
 from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
@@ -46,6 +35,38 @@ _MIXES = (
     *((64, 1, "mix"), (16, 1, "mix"), (8, 1, "mix"), (4, 1, "mix"), (2, 1, "mix")),
     *((1, 2, "mix"), (1, 4, "mix"), (1, 8, "mix"), (1, 16, "mix"), (1, 64, "mix")),
 )
+
+
+def _probe(name: str, threads: int = 512, **constants: int) -> Kernel:
+    return kernel(f"probes/{name}", {"THREADS": threads, **constants}, threads=threads)
+
+
+def read_probe(unroll: int, threads: int = 512) -> Kernel:
+    """Read memory by 16-byte accesses, `unroll` in flight per thread."""
+    return _probe("read_probe", threads, UNROLL=unroll)
+
+
+def mix_probe(reads: int, writes: int) -> Kernel:
+    """Read and write so many vectors of 16 bytes per thread, block after block."""
+    return _probe("mix_probe", 256, READS=reads, WRITES=writes)
+
+
+def bulk_probe(shared_bytes: int) -> Kernel:
+    """Read and write as many bytes per block as it is told, by bulk copies through shared memory."""
+    return kernel("probes/bulk_probe", {}, threads=32, shared_bytes=shared_bytes)
+
+
+def cache_probe(unroll: int) -> Kernel:
+    """Read data from the second-level cache, bypassing the first-level caches."""
+    return _probe("cache_probe", UNROLL=unroll)
+
+
+FMA, FMA_FLOPS = _probe("fma_probe", ACCUMULATORS=16), 16 * 2.0 * 512
+"""Multiplies and adds registers in single precision, and its operations per block and repeat."""
+TENSOR, TENSOR_FLOPS = _probe("tensor_probe", ACCUMULATORS=8), 8 * 2.0 * 16 * 8 * 4 * 16
+"""The same on the FP64 tensor cores (sm_80 and later): 16 x 8 x 4 multiply-adds per warp."""
+HOLD = kernel("probes/block_stream", {}, name="hold", threads=1)
+"""Keeps a stream busy for a time."""
 
 
 def block_stream(gpu: Gpu) -> None:
@@ -72,11 +93,11 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
     arithmetic = [("float32", FMA, FMA_FLOPS, 4, FMA_REPEATS)]
     if architecture_of(gpu.info) >= FIRST_TENSOR_ARCHITECTURE:
         arithmetic.append(("float64", TENSOR, TENSOR_FLOPS, 2, TENSOR_REPEATS))
-    for dtype, kernel, flops, resident, repeats in arithmetic:
+    for dtype, probe, flops, resident, repeats in arithmetic:
         blocks, never = resident * gpu.info.multiprocessors, _uncached((1,), dtype)
-        launch = _launch(gpu, kernel, blocks, never, np.int32(repeats))
+        launch = _launch(gpu, probe, blocks, never, np.int32(repeats))
         probes.append(CeilingProbe(dtype, launch, flops * blocks * repeats))
-    return [dataclasses.replace(probe, call=gpu.on_device(probe.call)) for probe in probes]
+    return [dataclasses.replace(each, call=gpu.on_device(each.call)) for each in probes]
 
 
 def _launch(gpu: Gpu, kernel: Kernel, blocks: int, *arguments: Any) -> Callable[[], None]:
@@ -126,9 +147,9 @@ def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
         units = gpu.info.l2_bytes // part // 16
         passes = max(1, CACHE_READ_BYTES // (16 * units))
         for unroll, resident in itertools.product((4, 8), (2, 4)):
-            kernel, blocks = cache_probe(unroll), resident * gpu.info.multiprocessors
-            launch = _launch(gpu, kernel, blocks, buffer, units, np.int32(passes), buffer)
-            stride = unroll * blocks * kernel.threads  # units; whole strides are read
+            probe, blocks = cache_probe(unroll), resident * gpu.info.multiprocessors
+            launch = _launch(gpu, probe, blocks, buffer, units, np.int32(passes), buffer)
+            stride = unroll * blocks * probe.threads  # units; whole strides are read
             probes.append(CeilingProbe("l2", launch, units // stride * stride * 16 * passes))
     return probes
 

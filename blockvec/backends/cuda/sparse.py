@@ -99,13 +99,13 @@ def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
 
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
-    if isinstance(family, SpmmvSell) and not _converts(family, problem, S):
-        return _bind_before_conversion(gpu, family, problem, S)
-    if isinstance(family, SpmmvSell) and _form(gpu, family, problem, S) is None:
+    is_settled = not isinstance(family, SpmmvSell) or _converts(family, problem, S)
+    if isinstance(family, SpmmvSell) and not (is_settled and _form(gpu, family, problem, S)):
         bound = _bind_before_conversion(gpu, family, problem, S)
     else:
         bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
-    S.bound[family.name, problem] = bound
+    if is_settled:
+        S.bound[family.name, problem] = bound
     return bound
 
 
@@ -135,7 +135,7 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
             bind(gpu, family, problem, S)
         return
     config = choose(family, problem, gpu.info)
-    for kernel in family.kernels(problem, config, gpu.info):
+    for kernel in family.kernels(problem, config, gpu.info).values():
         machine_code(kernel.source(), gpu.info.architecture)
     _bind_before_conversion(gpu, family, problem, S)
     _kernels(gpu, family, problem, config, S)
@@ -163,5 +163,5 @@ def _form(gpu: Gpu, family: SpmmvSell, problem: SpmmvProblem, S: DeviceCsr) -> A
 
 
 def _kernels(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> dict[str, Any]:
-    parts = family.parts(problem, config, S)
-    return {part: gpu.load(family.kernel(problem, config, gpu.info, part)) for part in parts}
+    kernels = family.kernels(problem, config, gpu.info, S)
+    return {part: gpu.load(kernel) for part, kernel in kernels.items()}

@@ -10,12 +10,10 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from scipy.sparse import _sparsetools
 
-from ...kernels.problem import Pattern
 from ...kernels.sparse.chain_plan import Blocks, Chain, blocks_of
 from ..base import Array
-from .sparse import block_count
+from .sparse import add_product, block_count
 
 # Elements of X in the largest block: for one column as many as the matrix of a block leaves in a second-level
 # cache, and enough for wider ones that a call takes longer than Python's part of it.
@@ -31,12 +29,8 @@ class ChainBlocks:
     coded = False
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.shape = chain.shape
-        self.pattern: Pattern = chain.pattern
-        self.longest = chain.longest
-        self.index_bytes = chain.indices.dtype.itemsize
-        self.scaled = chain.scaled
+        self.chain, self.pattern, self.index_bytes = chain, chain.pattern, chain.index_bytes
+        self.shape, self.longest, self.scaled = chain.shape, chain.longest, chain.scaled
         self._plan = functools.cache(lambda low: _Plan(chain, low))
 
     def plan(self, width: int) -> _Plan:
@@ -70,21 +64,21 @@ class ChainBlocks:
                 m = blocks.kinds[kind].rows
                 y, here = rows[(start - begin) * width : (start - begin + m) * width], start * width
                 own = x[here : here + m * width]
-                _add_product(m, m, width, *plan.inner[kind][:2], scaled[kind], own, y)
+                add_product(m, m, width, *plan.inner[kind][:2], scaled[kind], own, y)
                 if chain.diagonal:
                     values = plan.diagonal(block).astype(x.dtype, copy=False)
-                    _add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
+                    add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
                 for hop in range(*plan.outer_starts[block : block + 2]):
                     other, sign = plan.starts[plan.outer[hop]], plan.outer_signs[hop]
                     part = x[other * width : (other + m) * width]
-                    _sparsetools.csr_matvecs(1, 1, m * width, _ONE_ROW, _FIRST, hops[sign], part, y)
+                    add_product(1, 1, m * width, _ONE_ROW, _FIRST, hops[sign], part, y)
                 for c, sign in plan.crossings:
                     indptr, indices = plan.crossing(kind, c, bool(blocks.occupied[block, c]))
                     if len(indices):
                         there = int(blocks.crossings[block, c])
                         other, end_of_other = plan.starts[there : there + 2]
                         part = x[other * width : end_of_other * width]
-                        _add_product(m, end_of_other - other, width, indptr, indices, hops[sign], part, y)
+                        add_product(m, end_of_other - other, width, indptr, indices, hops[sign], part, y)
 
         return add
 
@@ -136,12 +130,3 @@ def _compressed(exists: Array, columns: Array) -> tuple[Array, Array]:
     """Make row pointers and columns of the hops that exist, of which a row has one or several."""
     ends = np.cumsum(exists.sum(axis=tuple(range(1, exists.ndim))))
     return np.concatenate([[0], ends]).astype(np.int32), columns[exists].astype(np.int32)
-
-
-def _add_product(
-    n_rows: int, n_cols: int, width: int, indptr: Array, indices: Array, data: Array, x: Array, y: Array
-) -> None:
-    if width == 1:
-        _sparsetools.csr_matvec(n_rows, n_cols, indptr, indices, data, x, y)
-    else:
-        _sparsetools.csr_matvecs(n_rows, n_cols, width, indptr, indices, data, x, y)

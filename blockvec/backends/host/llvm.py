@@ -23,8 +23,8 @@ _engines: list[Any] = []  # they own the machine code
 
 
 @functools.cache
-def _machine() -> tuple[Any, str, bool]:
-    """Load LLVM; return its target machine, a description, and whether registers have 64 bytes."""
+def machine() -> tuple[Any, str, bool]:
+    """Load LLVM; return its target machine, a description, and whether there are 32 registers of 64 bytes."""
     import llvmlite.binding as llvm
 
     if llvm.llvm_version_info[0] < OLDEST:
@@ -37,16 +37,16 @@ def _machine() -> tuple[Any, str, bool]:
         features = ""
     processor = llvm.get_host_cpu_name()
     target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(cpu=processor, features=features, opt=3)
+    made = target.create_target_machine(cpu=processor, features=features, opt=3)
     version = ".".join(map(str, llvm.llvm_version_info))
-    return machine, f"LLVM {version} for {processor}", "+avx512f" in features.split(",")
+    return made, f"LLVM {version} for {processor}", "+avx512f" in features.split(",")
 
 
 @functools.cache
 def missing() -> str:
     """Return the reason why nothing can be compiled; empty if it can."""
     try:
-        _machine()
+        machine()
     except (ImportError, OSError, RuntimeError) as error:
         return f"no compiler ({error}): {install_command('jit')}"
     return ""
@@ -54,23 +54,18 @@ def missing() -> str:
 
 def describe() -> str:
     """Name the version of LLVM and the processor it compiles for."""
-    return _machine()[1]
-
-
-def has_long_registers() -> bool:
-    """Check whether vector registers have 64 bytes, and there are 32 of them."""
-    return _machine()[2]
+    return machine()[1]
 
 
 def load(source: str, types: Sequence[Any]) -> Callable[..., None]:
     """Compile the function `NAME` of a source; `types` are those of its arguments, of ctypes."""
     import llvmlite.binding as llvm
 
-    machine = _machine()[0]
+    target = machine()[0]
     with _lock:
         module = llvm.parse_assembly(source)
         module.verify()
-        engine = llvm.create_mcjit_compiler(module, machine)
+        engine = llvm.create_mcjit_compiler(module, target)
         engine.finalize_object()
         _engines.append(engine)
     return ctypes.CFUNCTYPE(None, *types)(engine.get_function_address(NAME))

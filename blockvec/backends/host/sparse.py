@@ -84,22 +84,28 @@ class RowBlocks:
 
         X is contiguous, and both are of one type.
         """
-        indptr, indices, data = self.indptr, self.indices, self.data
-        x, width = X.reshape(-1), X.shape[1]
-        # The kernel for one column would write beyond a result without columns.
-        kernel: Callable[..., None] = _sparsetools.csr_matvec if width == 1 else _sparsetools.csr_matvecs
-        extents = self.shape[1:] + (() if width == 1 else (width,))
+        x, extents = X.reshape(-1), (self.shape[1], X.shape[1])
+        is_converted = self.data.dtype != x.dtype
 
-        def stored(begin: int, end: int, rows: Array) -> None:
-            kernel(end - begin, *extents, indptr[begin : end + 1], indices, data, x, rows)
+        def add(begin: int, end: int, rows: Array) -> None:
+            pointers, indices, data = self.indptr[begin : end + 1], self.indices, self.data
+            if is_converted:
+                first, last = pointers[0], pointers[-1]
+                pointers, indices, data = pointers - first, indices[first:last], data[first:last]
+                data = data.astype(x.dtype)
+            add_product(end - begin, *extents, pointers, indices, data, x, rows)
 
-        def converted(begin: int, end: int, rows: Array) -> None:
-            first, last = indptr[begin], indptr[end]
-            values = data[first:last].astype(x.dtype)
-            pointers = indptr[begin : end + 1] - first
-            kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
+        return add
 
-        return stored if data.dtype == x.dtype else converted
+
+def add_product(
+    n_rows: int, n_cols: int, width: int, indptr: Array, indices: Array, data: Array, x: Array, y: Array
+) -> None:
+    """Add a product with a CSR matrix to y; blocks of `width` columns are one-dimensional arrays."""
+    if width == 1:  # this kernel would write beyond a result without columns
+        _sparsetools.csr_matvec(n_rows, n_cols, indptr, indices, data, x, y)
+    else:
+        _sparsetools.csr_matvecs(n_rows, n_cols, width, indptr, indices, data, x, y)
 
 
 def _in_order(array: Array) -> Array:

@@ -186,7 +186,7 @@ def _compiled(
         dots=dots,
     )
     matrix = _addresses(S.indptr, S.indices, S.data)
-    most = width if by_columns else (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // parts
+    most = width if by_columns else (64 if llvm.machine()[2] else 32) * 8 // real.itemsize // parts
     found = []
     for begin in range(0, width, max(most, 1)):
         kernel = replace(whole, width=min(most, width - begin))

@@ -5,28 +5,28 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from ..device import DeviceInfo
 from ..family import Family
 from ..launch import QUEUE_BYTES, pack_product, partials_bytes
-from ..limits import ceil_div, excess, round_up
+from ..limits import WARP, ceil_div, excess, round_up
 from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, parts_of
 from ..source import Body, Constant, Kernel, kernel, short_names
 
 _PITCH = 16  # elements: a multiple has rows of every alignment
 
 
-class BlockConfig(Protocol):
-    """A configuration that determines the size of a block and the blocks of a multiprocessor."""
+class BlockConfig:
+    """A configuration, by default with one thread block per multiprocessor."""
+
+    warps: int  # of a thread block
+    blocks = 1  # resident on a multiprocessor
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-
-    @property
-    def blocks(self) -> int:
-        """Blocks resident on a multiprocessor."""
+        return WARP * self.warps
 
 
 P = TypeVar("P", bound=TsmttsmProblem | TsmmProblem | SweepProblem)
@@ -44,10 +44,8 @@ class DenseFamily(Family[P, C]):
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
         pitch = round_up(max(problem.M, problem.N) + 1, _PITCH)
-        lda, ldb = (
-            width if ld == width else pitch
-            for ld, width in ((problem.lda, problem.M), (problem.ldb, problem.N))
-        )
+        rows = (problem.lda, problem.M), (problem.ldb, problem.N)
+        lda, ldb = (width if ld == width else pitch for ld, width in rows)
         if getattr(problem, "inplace", False):
             ldb = lda
         one_pitch: P = replace(cast("Any", problem), lda=lda, ldb=ldb)

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
-from ..problem import TsmmProblem, TsmttsmProblem, itemsize, parts_of
+from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, architecture_of, ceil_div, is_slow_in_double, round_up
+from ..problem import TsmmProblem, TsmttsmProblem, itemsize, parts_of, real_bytes
 from ..source import Constant, constants_of
 
 Product = TypeVar("Product", TsmttsmProblem, TsmmProblem)
@@ -29,6 +29,20 @@ def refuse_widths(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> 
         return f"{device.name} is not a GPU that runs CUDA"
     if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
         return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
+    return None
+
+
+def refuse_tensor_cores(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> str | None:
+    """Explain why the tensor-core families cannot run a problem of any widths; None if they can."""
+    if device.kind != "cuda" or architecture_of(device) < 80:
+        return f"{device.name} has no FP64 tensor cores"
+    if len(set(problem.dtypes)) > 1:
+        return f"takes operands of one type, not {' and '.join(problem.dtypes)}"
+    real = real_bytes(problem.dtype)
+    if real == 4 and is_slow_in_double(device):
+        return f"computes in double precision, in which {device.name} is slow"
+    if (align := min(problem.align_a, problem.align_b)) < real:
+        return f"operands must be aligned to {real} bytes, not {align}"
     return None
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import RESERVED_SHARED_BYTES, architecture_of, ceil_div, round_up
 from ..problem import FEW_ROWS, BetaClass, SweepProblem, TsmmProblem, itemsize, parts_of
 from ..source import Body, Constant, constants_of
-from .family import DenseFamily
+from .family import BlockConfig, DenseFamily
 from .layout import widest
 
 SweepLike = TsmmProblem | SweepProblem
@@ -35,19 +35,13 @@ _MAX_PIECES_COLUMNS = 4
 
 
 @frozen
-class SweepMmaConfig:
-    """One way to run the kernel, with one thread block per multiprocessor."""
+class SweepMmaConfig(BlockConfig):
+    """One way to run the kernel."""
 
     rows: int  # rows of a tile
     stages: int  # tiles in flight or in use
     warps: int  # warps of a thread block
     wc: int  # warps that share the columns of the basis; the others share the rows
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
 
 
 @frozen
@@ -78,24 +72,12 @@ class Shape:
         return ceil_div(self.N * self.parts, 8)
 
 
-@frozen
-class Layout:
-    """Bytes between rows in shared memory, of a stage, and of the buffers after the ring."""
-
-    w_pitch: int
-    v_pitch: int
-    stage_bytes: int
-    after_bytes: int
-
-
 @functools.lru_cache(maxsize=4096)
 def shape_of(problem: SweepLike) -> Shape:
     """Translate a problem into the kernel's terms."""
     M, N, size = problem.M, problem.N, itemsize(problem.dtype)
-    w_piece, v_piece = (
-        widest(problem.align_a, problem.lda * size),
-        widest(problem.align_b, problem.ldb * size),
-    )
+    w_piece = widest(problem.align_a, problem.lda * size)
+    v_piece = widest(problem.align_b, problem.ldb * size)
     is_bulk = M * size % BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES and N > _MAX_PIECES_COLUMNS
     if w_piece == BULK_UNIT and is_bulk:
         w_piece = 0
@@ -114,8 +96,8 @@ def _pitch(row_bytes: int, rest: int, unit: int) -> int:
 
 
 @functools.lru_cache(maxsize=65536)
-def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
-    """Lay out shared memory."""
+def layout(problem: SweepLike, config: SweepMmaConfig) -> tuple[dict[str, Constant], int, int]:
+    """Lay out shared memory: distances of rows; bytes of a stage, and of the buffers after the ring."""
     shape = shape_of(problem)
     size = 8 * shape.parts
     columns = config.wc * tiles_of(shape, config) * shape.block
@@ -126,7 +108,7 @@ def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
     v_pitch = _pitch(width * size, 32, 64)
     stage = config.rows * (w_pitch + (v_pitch if shape.beta != "zero" else 0))
     after = config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
-    return Layout(w_pitch, v_pitch, stage, after)
+    return {"W_PITCH": w_pitch, "V_PITCH": v_pitch}, stage, after
 
 
 @frozen
@@ -177,9 +159,9 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return None
 
     def resources(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> tuple[int, int]:
-        shape, parts = shape_of(problem), layout(problem, config)
+        shape, (_, stage_bytes, after_bytes) = shape_of(problem), layout(problem, config)
         # The ring and buffers of warps, later their sums.
-        ring = config.stages * parts.stage_bytes + parts.after_bytes
+        ring = config.stages * stage_bytes + after_bytes
         shared = max(ring, shape.gram * shape.N**2 * 8 * shape.parts, 32 * config.warps * 8)
         rows = config.rows * config.wc // (shape.block * config.warps)
         doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
@@ -191,7 +173,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape = shape_of(problem)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": problem.alpha == "one"}
         constants |= constants_of(shape, omit=("parts",))
-        constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
+        constants |= constants_of(config) | layout(problem, config)[0]
         return "dense/sweep_mma", constants, {}
 
     def pack(
@@ -217,10 +199,10 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         unit_bytes = unit * shape.M * 8 * shape.parts
         rows = max(1, round((recipe.tile_kb << 10) / unit_bytes)) * unit
         base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc)
-        parts = layout(problem, base)
-        reserved = self.static_bytes + RESERVED_SHARED_BYTES + parts.after_bytes
+        _, stage_bytes, after_bytes = layout(problem, base)
+        reserved = self.static_bytes + RESERVED_SHARED_BYTES + after_bytes
         share = device.shared_bytes_per_multiprocessor - reserved
-        return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
+        return replace(base, stages=max(2, min(share // stage_bytes, _MAX_STAGES)))
 
     def preferred(self, problem: SweepLike, device: DeviceInfo) -> Iterable[Recipe]:
         if isinstance(problem, TsmmProblem):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
@@ -19,7 +19,7 @@ from ..launch import run_rows
 from ..limits import MAX_REGISTERS, WARP, ceil_div, round_up
 from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, parts_of
 from ..source import Body, Constant, c_type, constants_of
-from .family import DenseFamily
+from .family import BlockConfig, DenseFamily
 from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
@@ -30,7 +30,7 @@ Coefficients = Literal["registers", "shared"]
 
 
 @frozen
-class TsmmFmaConfig:
+class TsmmFmaConfig(BlockConfig):
     """One way to run the kernel."""
 
     # Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
@@ -44,8 +44,6 @@ class TsmmFmaConfig:
     coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
     unroll_k: int = 1  # unrolled sets of `kt` columns
     teams: int = 8  # teams of a block, of one warp each
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def rows(self) -> int:

@@ -15,16 +15,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import run_rows
-from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, is_slow_in_double, round_up
-from ..problem import FEW_ROWS, MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
+from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, round_up
+from ..problem import FEW_ROWS, MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize
 from ..source import Body, Constant, c_type, constants_of
-from .family import DenseFamily
-from .layout import prefetches_ends, refuse_widths
+from .family import BlockConfig, DenseFamily
+from .layout import prefetches_ends, refuse_tensor_cores, refuse_widths
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -33,8 +33,8 @@ _MAX_TILES = 2**31  # tile numbers are 32-bit
 
 
 @frozen
-class TsmmMmaConfig:
-    """One way to run the kernel, with one thread block per SM."""
+class TsmmMmaConfig(BlockConfig):
+    """One way to run the kernel."""
 
     warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
     split: int  # warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline
@@ -43,16 +43,7 @@ class TsmmMmaConfig:
     slabs: int  # tiles of B per group, in use or being stored
     # Whether fragments of C are loaded from shared memory for each product, not kept in registers.
     shared_coefficients: bool
-
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
-
-    @property
-    def groups(self) -> int:
-        return self.warps // self.split
+    three_m: bool = False  # three real products for a complex one instead of four
 
 
 class Shape(NamedTuple):
@@ -92,26 +83,6 @@ def _piece(row_bytes: int, pitch_bytes: int, align: int, bulk: bool) -> int:
         return 0
     bits = align | row_bytes | pitch_bytes
     return bits & -bits
-
-
-def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
-    """Explain why no configuration can run a problem."""
-    if device.kind != "cuda" or architecture_of(device) < 80:
-        return f"{device.name} has no FP64 tensor cores"
-    if problem.dtype_a != problem.dtype_c:
-        return f"takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
-    if reason := refuse_widths(problem, device):
-        return reason
-    real = real_bytes(problem.dtype)
-    if real == 4 and is_slow_in_double(device):
-        return f"computes in double precision, in which {device.name} is slow"
-    if min(problem.align_a, problem.align_b) < real:
-        return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
-    if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
-        return f"in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
-    if problem.K > 8 * _MAX_TILES:
-        return f"numbers tiles in 32 bits, too few for K={problem.K}"
-    return None
 
 
 def is_complex_kernel(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> bool:
@@ -161,17 +132,6 @@ def registers(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> int:
     return live + reserve + 8 * extras
 
 
-def shared_bytes(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> int:
-    """Compute the dynamic shared memory of a block."""
-    tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
-    stage = tile_a + (tile_b if problem.beta != "zero" else 0)
-    state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
-    state = round_up(state_bytes * config.stages, 8)
-    group = config.stages * stage + config.slabs * tile_b + state
-    stored = shape.nt if config.shared_coefficients else rest(shape, config)
-    return config.groups * group + shape.kt * stored * 256
-
-
 @frozen
 class Recipe:
     """A configuration but for the widths; equal names mean the same."""
@@ -214,16 +174,30 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     pitch_bytes = True
     recipes, spare = RECIPES, SPARE
 
-    refuse_problem = staticmethod(refuse_problem)
+    def refuse_problem(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
+        if reason := refuse_tensor_cores(problem, device) or refuse_widths(problem, device):
+            return reason
+        if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
+            return f"in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
+        if problem.K > 8 * _MAX_TILES:
+            return f"numbers tiles in 32 bits, too few for K={problem.K}"
+        return None
 
     def resources(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> tuple[int, int]:
         shape = shape_of(problem, device)
-        return registers(problem, config, shape), shared_bytes(problem, config, shape)
+        tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
+        stage = tile_a + (tile_b if problem.beta != "zero" else 0)
+        state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
+        state = round_up(state_bytes * config.stages, 8)
+        group = config.stages * stage + config.slabs * tile_b + state
+        stored = shape.nt if config.shared_coefficients else rest(shape, config)
+        shared = config.warps // config.split * group + shape.kt * stored * 256
+        return registers(problem, config, shape), shared
 
     def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA": problem.alpha == "general"}
-        constants |= constants_of(config, omit=("shared_coefficients",))
+        constants |= constants_of(config, omit=("shared_coefficients", "three_m"))
         types = {"Real": c_type(problem.dtype)}
         if is_complex_kernel(problem, config, shape):
             return "dense/tsmm_complex", constants, types
@@ -257,21 +231,7 @@ ROWS_3M = 16  # rows of a tile of three real products
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
 
 
-@frozen
-class Tsmm3mConfig:
-    """One way to run the kernel, with one thread block per multiprocessor."""
-
-    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
-
-    rows: ClassVar[int] = ROWS_3M
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
-
-
-class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
+class Tsmm3m(TsmmMma):
     """The same with three real products for a complex one, where four take longer than memory.
 
     A warp holds a tile of A in registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu``
@@ -279,15 +239,13 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     """
 
     name = "tsmm_3m"
-    problem_type = TsmmProblem
     three_m = True
     unit = "3m"
-    pitch_bytes = True
 
-    recipes = (8, 4)  # warps
+    recipes, spare = (Recipe(8), Recipe(4)), ()
 
     def refuse_problem(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
-        if reason := refuse_problem(problem, device):
+        if reason := super().refuse_problem(problem, device):
             return reason
         if not is_complex(problem.dtype_a):
             return "takes complex operands"
@@ -299,7 +257,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
         return None
 
-    def resources(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> tuple[int, int]:
+    def resources(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> tuple[int, int]:
         shape = shape_of(problem, device)
         stage = tile_bytes(problem.M, ROWS_3M, shape)
         # Fragments of C, and a stage and a barrier per warp.
@@ -309,7 +267,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def is_faster(self, problem: TsmmProblem) -> bool:
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
-    def body(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> Body:
+    def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
             "COMPLEX": True,
@@ -318,10 +276,10 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             "RUN": ceil_div(run_rows(problem), ROWS_3M),
             "PAIRED": shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16),
         }
-        return "dense/tsmm_3m", constants | constants_of(config), {"Real": c_type(problem.dtype)}
+        return "dense/tsmm_3m", constants | constants_of(config, "warps"), {"Real": c_type(problem.dtype)}
 
-    def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[int]:
-        return (4,) if problem.K <= FEW_ROWS else ()
+    def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[Recipe]:
+        return (Recipe(4),) if problem.K <= FEW_ROWS else ()
 
-    def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
-        return Tsmm3mConfig(recipe)
+    def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig:
+        return TsmmMmaConfig(recipe.warps, 1, ROWS_3M, 1, 0, shared_coefficients=True, three_m=True)

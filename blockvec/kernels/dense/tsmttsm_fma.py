@@ -12,14 +12,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
 from ..problem import SOME_ROWS, TsmttsmProblem, is_complex, parts_of
 from ..source import Body, Constant, c_type, constants_of
-from .family import DenseFamily
+from .family import BlockConfig, DenseFamily
 from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 SCRATCH_BYTES = 24 << 10  # per block, for the sum of tiles over the block; with less it takes more passes
@@ -30,7 +30,7 @@ Sums = Literal["plain", "registers", "shared"]
 
 
 @frozen
-class TsmttsmFmaConfig:
+class TsmttsmFmaConfig(BlockConfig):
     """One way to run the kernel."""
 
     # Tile of C per thread.
@@ -48,8 +48,6 @@ class TsmttsmFmaConfig:
     # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
 
-    blocks: ClassVar[int] = 1  # per multiprocessor
-
     @property
     def lanes(self) -> int:
         """Threads of a team."""
@@ -58,14 +56,6 @@ class TsmttsmFmaConfig:
     @property
     def threads(self) -> int:
         return self.lanes * self.teams
-
-
-class Layout(NamedTuple):
-    """The mapping and memory layout of a problem and a configuration."""
-
-    rows: int  # rows of a chunk
-    constants: dict[str, Constant]  # constants of the kernel; sizes and offsets in bytes
-    shared_bytes: int
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
@@ -108,8 +98,8 @@ def _slab(
 
 
 @functools.lru_cache(maxsize=16384)
-def layout(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Layout:
-    """Lay out shared memory for a configuration; the problem is a `shape_of`."""
+def layout(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[int, dict[str, Constant], int]:
+    """Lay out shared memory: rows of a chunk, the kernel's constants, bytes; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.tm, config.tn)
     parts = max(a.parts, b.parts)
     tiles = tiles_of(problem, config)
@@ -148,7 +138,7 @@ def layout(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Layout:
     constants |= operand_constants("A", a, slab_a, vector_a)
     constants |= operand_constants("B", b, slab_b, vector_b)
     scratch_end = scratch_offset + max(passed * pitch, config.threads * 8)
-    return Layout(rows, constants, max(ring + slack, scratch_end))
+    return rows, constants, max(ring + slack, scratch_end)
 
 
 def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo | None = None) -> int:
@@ -277,7 +267,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     refuse_problem = staticmethod(refuse_widths)
 
     def rows(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-        return layout(shape_of(problem), config).rows
+        return layout(shape_of(problem), config)[0]
 
     def body(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> Body:
         types = {"RealA": c_type(problem.dtype_a), "RealB": c_type(problem.dtype_b)}
@@ -287,13 +277,13 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
             "PB": parts_of(problem.dtype_b),
             "WIDE": config.sums == "registers",
         }
-        constants |= constants_of(config, omit=("sums",)) | layout(shape_of(problem), config).constants
+        constants |= constants_of(config, omit=("sums",)) | layout(shape_of(problem), config)[1]
         return "dense/tsmttsm_fma", constants, types | {"Real": real, "Out": real}
 
     def resources(
         self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo
     ) -> tuple[int, int]:
-        return registers(problem, config, device), layout(shape_of(problem), config).shared_bytes
+        return registers(problem, config, device), layout(shape_of(problem), config)[2]
 
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo

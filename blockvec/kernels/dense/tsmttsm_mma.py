@@ -18,17 +18,11 @@ from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import (
-    MAX_REGISTERS,
-    RESERVED_SHARED_BYTES,
-    architecture_of,
-    ceil_div,
-    is_slow_in_double,
-    register_limit,
-)
+from ..limits import MAX_REGISTERS, RESERVED_SHARED_BYTES, ceil_div, register_limit
 from ..problem import FEW_ROWS, SOME_ROWS, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..source import Body, Constant, Kernel, c_type, constants_of
 from .family import DenseFamily
+from .layout import refuse_tensor_cores
 from .tsmttsm_mma_ring import (
     BULK_UNIT,
     FEW_PRODUCTS,
@@ -165,18 +159,9 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     def refuse_problem(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        if device.kind != "cuda" or architecture_of(device) < 80:
-            return f"{device.name} has no FP64 tensor cores"
-        if problem.dtype_a != problem.dtype_b:
-            return f"takes operands of one type, not {problem.dtype_a} and {problem.dtype_b}"
         if min(problem.K, problem.M, problem.N) < 1:
             return "has no rows or columns to multiply"
-        real = real_bytes(problem.dtype)
-        if real == 4 and is_slow_in_double(device):
-            return f"computes in double precision, in which {device.name} is slow"
-        if min(problem.align_a, problem.align_b) < real:
-            return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
-        return None
+        return refuse_tensor_cores(problem, device)
 
     def registers(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         """Estimate the registers per thread."""
@@ -206,7 +191,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         ring = config.stages * layout(problem, config, device).stage_bytes
         slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
         product = config.fold**2 * problem.M * problem.N * parts * 8
-        shared = max(ring, slabs, product, 32 * config.warps * 8)
+        shared = max(ring, slabs, product, 32 * config.readers * 8)
         return self.registers(problem, config, device), shared
 
     def rows(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
@@ -238,14 +223,15 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo
     ) -> TsmttsmMmaConfig | None:
-        in_pieces = any(pieces(problem, device))
+        boxes = has_boxes(problem, device)
+        in_pieces = not boxes and any(pieces(problem, device))
         if recipe.small and not goes_through_l1(problem, device):
             return None
         if real_bytes(problem.dtype) == 4 and recipe.blocks > 1 and not in_pieces:
             return None  # products wait for conversions
         # Rows that are treated as one: they fill a group of 8 columns.
         most = 8 // max(problem.M, problem.N)
-        is_whole = most > 1 and not in_pieces and not has_boxes(problem, device)
+        is_whole = most > 1 and not in_pieces and not boxes
         fold = 1 << (most.bit_length() - 1) if is_whole else 1
         base = TsmttsmMmaConfig(4, 2, 1, 1, 1, fold=fold, blocks=recipe.blocks, three_m=self.three_m)
         groups_m, groups_n = groups(problem, base)

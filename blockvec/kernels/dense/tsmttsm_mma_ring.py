@@ -13,7 +13,8 @@ from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
 from ..problem import TsmttsmProblem, is_complex, itemsize
-from ..tensor_map import BOX_ALIGNMENT, Encode, TallOperand, TensorMaps, encode
+from ..tensor_map import BOX_ALIGNMENT, MAP_BYTES, Encode, TallOperand, TensorMaps, encode
+from .family import BlockConfig
 
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # Columns up to which four real products for a complex one are as fast as three, if warps share them equally.
@@ -27,7 +28,7 @@ _LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 
 @frozen
-class TsmttsmMmaConfig:
+class TsmttsmMmaConfig(BlockConfig):
     """One way to run the kernel."""
 
     rows: int  # folded rows of a stage, a multiple of 4
@@ -46,7 +47,8 @@ class TsmttsmMmaConfig:
     three_m: bool = False  # three real products for a complex one instead of four
 
     @property
-    def warps(self) -> int:
+    def readers(self) -> int:
+        """Warps that multiply."""
         return self.wm * self.wn * self.wk
 
     @property
@@ -56,7 +58,7 @@ class TsmttsmMmaConfig:
 
     @property
     def threads(self) -> int:
-        return 32 * (self.warps + self.producers)
+        return 32 * (self.readers + self.producers)
 
 
 @frozen
@@ -81,13 +83,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=4096)
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
-    """Compute the bytes per cp.async of A and of B, 0 where bulk copies or boxes are possible."""
-    if has_boxes(problem, device):
-        return 0, 0
-    return _pieces(problem, device)
-
-
-def _pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
+    """Compute the bytes per cp.async of A and of B where there are no boxes; 0 for bulk copies."""
     architecture = architecture_of(device)
     piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
     if problem.same:
@@ -104,14 +100,14 @@ def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int
 @functools.lru_cache(maxsize=4096)
 def has_boxes(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
     """Check whether the operands are copied in boxes: where rows lie apart and pieces are slower."""
-    copied = [piece for piece in _pieces(problem, device) if piece]
+    copied = [piece for piece in pieces(problem, device) if piece]
     if architecture_of(device) < 90 or not copied:
         return False
     if min(copied) == BULK_UNIT and problem.dtype != "complex128":
         return False
     operands = tall_operands(problem)
     rows = [operand.width * operand.size for operand in operands]
-    apart = sum(row for row, piece in zip(rows, _pieces(problem, device), strict=False) if piece)
+    apart = sum(row for row, piece in zip(rows, pieces(problem, device), strict=False) if piece)
     if problem.dtype == "complex128":
         is_faster = min(problem.M, problem.N) > FEW_PRODUCTS
     elif problem.dtype == "float64":
@@ -133,7 +129,7 @@ def tall_operands(problem: TsmttsmProblem) -> list[TallOperand]:
 
 def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
     """Check for copies of 4 or 8 bytes, each of which occupies a line of L1 until it completes."""
-    return any(0 < piece < 16 for piece in pieces(problem, device))
+    return not has_boxes(problem, device) and any(0 < piece < 16 for piece in pieces(problem, device))
 
 
 def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
@@ -145,11 +141,6 @@ def tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
     """Count the groups of A and of B of the warp that has most."""
     groups_m, groups_n = groups(problem, config)
     return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
-
-
-def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether only blocks of C on and above the diagonal are computed."""
-    return problem.same and config.wm * config.wn == 1
 
 
 def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
@@ -164,7 +155,7 @@ def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, 
         first, second = ceil_div(groups_m, 2), groups_m // 2
         halves = (second + 1) // 2, second // 2
         return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
-    triangle = is_triangle(problem, config)
+    triangle = problem.same and config.wm * config.wn == 1  # blocks of C on and above the diagonal
     return [
         (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
         for m in range(config.wm)
@@ -181,7 +172,7 @@ def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
     im, in_ = tile(problem, config)
     if is_split_triangle(problem, config):
         return im * (im + 1) // 2 + 1
-    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
+    return im * (im + 1) // 2 if tiles(problem, config)[0][2] else im * in_
 
 
 def _spacing(chunk_bytes: int, piece: int, size: int) -> tuple[int, int]:
@@ -252,7 +243,7 @@ def tensor_maps(
     rows = []
     for address, operand in zip((A, B), tall_operands(problem), strict=False):
         rows += operand.maps(address, problem.K, 4, _GAP, config.rows // 4)
-    return TensorMaps.of(rows, encode)
+    return TensorMaps(b"".join(map(encode, rows)).ljust(8 * MAP_BYTES, b"\0"))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,16 @@ from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
-from .interface import alignment, constants, types_of, widest_pack
-from .totals import bind_with_sums, codes, partial_bytes, totals_kernel
+from .interface import (
+    alignment,
+    bind_with_sums,
+    codes,
+    constants,
+    partial_bytes,
+    totals_kernel,
+    types_of,
+    widest_pack,
+)
 
 _STATIC_SHARED_BYTES = 66 * 16 + 8  # where the other blocks are
 _ROWS = np.dtype(
@@ -67,35 +75,31 @@ class ChainConfig:
         return math.comb(self.low, self.low // 2)
 
 
-class ChainTables(NamedTuple):
-    """The tables of a chain on a device, as the kernel reads them."""
-
-    blocks: Any
-    outer: Any
-    records: Any
-    n_blocks: int
-    grid: int
-
-
 class ChainPlan:
-    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`."""
+    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`.
+
+    `bound` are launches and their bytes of workspace, by family and problem.
+    """
+
+    coded = False
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray, self.pattern = chain, asarray, chain.pattern
         self.shape, self.longest, self.scaled = chain.shape, chain.longest, chain.scaled
-        self.index_bytes = chain.indices.dtype.itemsize
-        self._tables: dict[tuple[int, int], ChainTables] = {}
+        self.index_bytes = chain.index_bytes
+        self._tables: dict[tuple[int, int], tuple[list[Any], int, int]] = {}
         self._lock = threading.Lock()
+        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
 
-    def tables(self, config: ChainConfig, device: DeviceInfo) -> ChainTables:
-        """Make the tables for a configuration, once."""
+    def tables(self, config: ChainConfig, device: DeviceInfo) -> tuple[list[Any], int, int]:
+        """Make the tables of `pack` for a configuration, once; with the numbers of blocks and of the grid."""
         key = config.low, config.blocks * device.multiprocessors
         with self._lock:
             if key not in self._tables:
                 blocks = blocks_of(self.chain, min(config.low, self.chain.sites))
                 grid = min(len(blocks.kind), key[1])
-                packed, outer, records = map(self._asarray, pack(blocks, self.chain, config, grid))
-                self._tables[key] = ChainTables(packed, outer, records, len(blocks.kind), grid)
+                arrays = [self._asarray(array) for array in pack(blocks, self.chain, config, grid)]
+                self._tables[key] = arrays, len(blocks.kind), grid
             return self._tables[key]
 
 
@@ -179,29 +183,22 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         shape = lanes, recipe.vectors, vector, recipe.low, recipe.unroll
         return ChainConfig(*shape, blocks=recipe.blocks, **alignment(problem, vector))
 
-    def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
-        return ("rows", "totals") if problem.dots else ("rows",)
-
-    def kernels(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[Kernel]:
-        return [self.kernel(problem, config, device, part) for part in self.parts(problem, config, None)]
-
-    def kernel(
-        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
-        name = self.kernel_name(problem, part)
-        if part == "totals":
-            return totals_kernel(problem, name)
+    def kernels(
+        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any = None
+    ) -> dict[str, Kernel]:
+        name = self.kernel_name(problem)
         values = constants(problem, config, *codes(problem))
         values |= {"SHIFTED": values["SHIFT"], "SHIFT": 0, "ELECTRONS": problem.pattern == "electrons"}
         values |= constants_of(config, "unroll", "warps", "blocks")
         values |= {"RECORD": config.record, "MOST_ROWS": config.most_rows}
         shared = shared_bytes(problem, config)
-        return kernel("sparse/spmmv_chain", values, types_of(problem), name, shared_bytes=shared)
+        rows = kernel("sparse/spmmv_chain", values, types_of(problem), name, shared_bytes=shared)
+        return {"rows": rows} | totals_kernel(problem, name)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
     ) -> int:
-        grid: int = plan.tables(config, device).grid
+        grid: int = plan.tables(config, device)[2]
         return grid * partial_bytes(problem)
 
     def bind(
@@ -212,13 +209,12 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         device: DeviceInfo,
         plan: Any,
     ) -> Callable[..., None]:
-        tables, chain = plan.tables(config, device), plan.chain
-        grid, shared = tables.grid, shared_bytes(problem, config)
+        (tables, n_blocks, grid), chain = plan.tables(config, device), plan.chain
+        shared = shared_bytes(problem, config)
         needed = self.workspace_bytes(problem, config, device, plan)
         real = np.dtype(problem.dtype_matrix).type
-        arrays = map(address, (tables.blocks, tables.outer, tables.records))
         elements = float(real(chain.hop)), float(real(chain.diagonal))
-        fixed = *arrays, np.int32(tables.n_blocks), np.int32(chain.n_bonds), *elements
+        fixed = *map(address, tables), np.int32(n_blocks), np.int32(chain.n_bonds), *elements
         tiles = [np.int32(tile) for tile in range(ceil_div(problem.width, config.tile))]
         rows, threads = kernels["rows"], (WARP * config.warps,)
 

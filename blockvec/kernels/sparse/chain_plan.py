@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,8 @@ class Chain:
     periodic: bool = True  # a ring; otherwise an open chain. On a ring of two sites the bond counts twice
     dtype: np.dtype[Any] = _DOUBLE  # of the elements of H
 
+    index_bytes: ClassVar[int] = 8  # of the number of a row
+
     def __post_init__(self) -> None:
         if self.bits > MAX_BITS:
             raise OptionError(
@@ -73,11 +75,6 @@ class Chain:
     @property
     def shape(self) -> tuple[int, int]:
         return self.n_rows, self.n_rows
-
-    @property
-    def indices(self) -> Numbers:
-        """The stored column indices of H: none, of the type of row numbers."""
-        return np.empty(0, np.int64)
 
     @property
     def n_rows(self) -> int:

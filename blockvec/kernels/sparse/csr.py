@@ -31,23 +31,27 @@ from ..limits import (
 )
 from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time, traffic
-from ..source import Constant, Kernel, constants_of, kernel
+from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
-from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
+from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, walk
 from .family import SparseFamily
 from .interface import (
     alignment,
+    bind_with_sums,
+    codes,
     constants,
     entry_bytes,
+    n_sums,
     pack_bytes,
+    partial_bytes,
     row_entries,
+    totals_kernel,
     types_of,
     unroll_of,
     widest_pack,
 )
 from .pieces import Units
-from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_kernel
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
@@ -248,40 +252,34 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             max(1.0, units / resident) * (batches * _GATHER_S + row_steps * _STEP_S),
         )
 
-    def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
-        units = _units(config, plan)
-        return _parts(problem, units.tasks is not None, units.sums is not None)
-
-    def kernels(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[Kernel]:
-        if self.refuse_sums(problem, config) is not None:
-            problem = replace(problem, dots=(), gram=())
-        has_long = problem.longest > config.long_row
-        parts = _parts(problem, has_long, has_long)
-        return [self.kernel(problem, config, device, part) for part in parts]
-
-    def kernel(
-        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
-        name = self.kernel_name(problem, part)
-        if part == "totals":
-            return totals_kernel(problem, name)
-        own: dict[str, Constant]
-        if part == "rows":
-            own = constants(problem, config, *codes(problem))
-            own |= constants_of(config, omit=("aligned_x", "aligned_y"))
-            taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
-            carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
-            return kernel("sparse/spmmv_csr", own, types_of(problem), name, carveout=carveout)
+    def kernels(
+        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan | None = None
+    ) -> dict[str, Kernel]:
+        if plan is not None:
+            units = _units(config, plan)
+            is_needed = {"tasks": units.tasks is not None, "sums": units.sums is not None}
+        else:
+            if self.refuse_sums(problem, config) is not None:
+                problem = replace(problem, dots=(), gram=())
+            is_needed = dict.fromkeys(("tasks", "sums"), problem.longest > config.long_row)
+        name, types = self.kernel_name(problem), types_of(problem)
+        own = constants(problem, config, *codes(problem))
+        own |= constants_of(config, omit=("aligned_x", "aligned_y"))
+        taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
+        carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
+        found = {"rows": kernel("sparse/spmmv_csr", own, types, name, carveout=carveout)}
         warps = long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
-        own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
-        return kernel("sparse/spmmv_csr_long", own, types_of(problem), name)
+        for part in filter(is_needed.get, is_needed):
+            own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
+            found[part] = kernel("sparse/spmmv_csr_long", own, types, f"{name}_{part}")
+        return found | totals_kernel(problem, name)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
     ) -> int:
         slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
-        return slots or _walk(problem, config, device, plan).blocks * partial_bytes(problem)
+        return slots or _walk(problem, config, device, plan)[0] * partial_bytes(problem)
 
     def bind(
         self,
@@ -295,14 +293,14 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
         if units.tasks is not None and n_sums(problem):
             raise ValueError(f"spmmv_csr: no sums beside rows of {plan.longest} entries, which are long")
-        walk = _walk(problem, config, device, plan)
+        n_blocks, order = _walk(problem, config, device, plan)
         needed = self.workspace_bytes(problem, config, device, plan)
         index = np.int32 if problem.index_bytes == 4 else np.int64
         entries = plan.entries(problem.coded)
         matrix = address(plan.indptr), *entries, index(plan.n_rows)
-        matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
+        matrix = *matrix, address(units.cuts), index(units.n_units), *order
         rows = kernels["rows"]
-        blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
+        blocks, threads = (n_blocks * tiles, 1), (WARP * config.warps,)
         long_threads = (WARP * long_warps(problem, config),)
         long_rows = [
             (kernels[part], (len(tasks), tiles), address(tasks))
@@ -315,7 +313,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             for summed, long_blocks, tasks_ptr in long_rows:
                 summed(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
 
-        return bind_with_sums("spmmv_csr", problem, needed, walk.blocks, kernels.get("totals"), queue)
+        return bind_with_sums("spmmv_csr", problem, needed, n_blocks, kernels.get("totals"), queue)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -378,17 +376,13 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
     return _APART * apart + (1 - _APART) * together
 
 
-def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:
-    """List the kernels that a product needs beside the one for most rows."""
-    needed = {"tasks": has_tasks, "sums": has_sums, "totals": bool(problem.dots or problem.gram)}
-    return "rows", *(part for part, is_needed in needed.items() if is_needed)
-
-
 def _units(config: CsrConfig, plan: Plan) -> Units:
     return plan.units(config.rows, config.entries, config.long_row)
 
 
-def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
+def _walk(
+    problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
+) -> tuple[int, tuple[Any, ...]]:
     most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
     n_units = _units(config, plan).n_units
-    return Walk.of(plan, n_units, config.rows, most, warps=config.warps, planes=config.planes)
+    return walk(plan, n_units, config.rows, most, warps=config.warps, planes=config.planes)

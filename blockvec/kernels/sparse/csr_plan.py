@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...system.frozen import frozen
 from ..limits import ceil_div
 from ..problem import Pattern
 from .arrays import Array, Load, address, aligned, namespace
-from .pieces import Units, divide
-from .structure import Structure, structure_of
+from .pieces import Structure, Units, divide, structure_of
 
 MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
@@ -98,37 +96,24 @@ class Plan:
         return units
 
 
-@frozen
-class Walk:
-    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``."""
+def walk(
+    plan: Plan, n_units: int, rows: int, most: int, *, warps: int, planes: int = 1
+) -> tuple[int, tuple[Any, ...]]:
+    """Distribute units of `rows` rows over at most `most` blocks, as suits a matrix, and their warps.
 
-    blocks: int  # blocks per tile of columns
-    # As in the loop nest there.
-    line: int
-    lots: int
-    plane: int
-
-    @classmethod
-    def of(cls, plan: Plan, n_units: int, rows: int, most: int, *, warps: int, planes: int = 1) -> Walk:
-        """Choose the walk over units of `rows` rows that suits a matrix, with at most `most` blocks.
-
-        The warps of a block process units of `planes` planes of a grid at a time.
-        """
-        lines = warps // planes
-        line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
-        if n_units < 4 * line * warps:
-            line = 1  # too few lines for all warps
-        if planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * planes:
-            plane = line * lines
-        lots = ceil_div(plane, line * lines)
-        visits = ceil_div(n_units, plane * planes) * lots * line
-        return cls(min(most, visits), line, lots, plane)
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Compute the kernel's arguments."""
-        line = np.int32(self.line), np.int64(_divisor(self.line))
-        lots = np.int32(self.lots), np.int64(_divisor(self.lots))
-        return *line, *lots, np.int32(self.plane)
+    The warps of a block process units of `planes` planes of a grid at a time. Returns the number of blocks
+    per tile of columns, and the arguments of the kernels: see ``cuda/sparse/spmmv_walk.cuh``.
+    """
+    lines = warps // planes
+    line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
+    if n_units < 4 * line * warps:
+        line = 1  # too few lines for all warps
+    if planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * planes:
+        plane = line * lines
+    lots = ceil_div(plane, line * lines)
+    visits = ceil_div(n_units, plane * planes) * lots * line
+    divisors = (number for d in (line, lots) for number in (np.int32(d), np.int64(_divisor(d))))
+    return min(most, visits), (*divisors, np.int32(plane))
 
 
 def _divisor(d: int) -> int:

@@ -35,25 +35,19 @@ class SparseFamily(Family[SpmmvProblem, C]):
             return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
         return None
 
-    def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
-        """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
-        suffix = "" if part == "rows" else f"_{part}"
-        return f"{self.name}_{short_names(problem.dtype_matrix, problem.dtype_x)}_w{problem.width}{suffix}"
+    def kernel_name(self, problem: SpmmvProblem) -> str:
+        """Name the kernel of most rows, as ``spmmv_csr_f64_w16``."""
+        return f"{self.name}_{short_names(problem.dtype_matrix, problem.dtype_x)}_w{problem.width}"
 
     @abstractmethod
-    def kernel(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> Kernel:
-        """Describe the kernel of one of the `parts`.
+    def kernels(
+        self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Any = None
+    ) -> dict[str, Kernel]:
+        """Describe the kernels that a product with a matrix launches, ``"rows"`` first.
 
-        It depends only on the width, the types, the classes of the factors, and what is fused.
+        Without a matrix, all that products may need, to compile them before the first one. They depend only
+        on the width, the types, the classes of the factors, and what is fused.
         """
-
-    def parts(self, problem: SpmmvProblem, config: C, plan: Plan) -> tuple[str, ...]:
-        """List the kernels that a product with a matrix launches, ``"rows"`` first."""
-        return ("rows",)
-
-    def kernels(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[Kernel]:
-        """Describe all kernels that products may need, to compile them before the first product."""
-        return [self.kernel(problem, config, device)]
 
     def refuse_sums(self, problem: SpmmvProblem, config: C) -> str | None:
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
@@ -71,7 +65,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
     def bind(
         self, kernels: Mapping[str, Any], problem: SpmmvProblem, config: C, device: DeviceInfo, matrix: Any
     ) -> Callable[..., None]:
-        """Bind loaded kernels, the `parts` for a matrix, to it, or to another form of it.
+        """Bind loaded kernels, those for a matrix, to it, or to another form of it.
 
         n_rows, nnz and leading dimensions of the problem may differ from those that the kernels were made
         for. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``,

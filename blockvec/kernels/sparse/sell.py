@@ -25,12 +25,20 @@ from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import Kernel, c_type, constants_of, kernel
 from . import pieces
-from .arrays import Array, Load, address, namespace, to_host
+from .arrays import Array, Load, address, namespace
 from .csr import LEAST_LONG_ROW, SpmmvCsr
-from .csr_plan import Plan, Walk
+from .csr_plan import Plan, walk
 from .family import SparseFamily
-from .interface import alignment, constants, entry_bytes, row_entries, types_of, unroll_of, widest_pack
-from .totals import bind_with_sums
+from .interface import (
+    alignment,
+    bind_with_sums,
+    constants,
+    entry_bytes,
+    row_entries,
+    types_of,
+    unroll_of,
+    widest_pack,
+)
 
 CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
@@ -160,16 +168,16 @@ class SpmmvSell(SparseFamily[SellConfig]):
             "until then spmmv_csr gives the same bits"
         )
 
-    def kernel(
-        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
-    ) -> Kernel:
+    def kernels(
+        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan | None = None
+    ) -> dict[str, Kernel]:
         values = constants(problem, config) | constants_of(config, "unroll", "warps", "blocks")
-        return kernel("sparse/spmmv_sell", values, types_of(problem), self.kernel_name(problem))
-
-    def kernels(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[Kernel]:
-        csr, in_order = self.before_conversion(problem, device)
-        own = [self.kernel(problem, config, device), fill_kernel(problem)]
-        return own + csr.kernels(problem, in_order, device)
+        found = {"rows": kernel("sparse/spmmv_sell", values, types_of(problem), self.kernel_name(problem))}
+        if plan is None:
+            csr, in_order = self.before_conversion(problem, device)
+            before = csr.kernels(problem, in_order, device)
+            found |= {"fill": fill_kernel(problem), **{f"csr_{part}": each for part, each in before.items()}}
+        return found
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
         """Convert a matrix on CuPy's current stream, which may go on; None if too many places are padding."""
@@ -196,15 +204,15 @@ class SpmmvSell(SparseFamily[SellConfig]):
     ) -> Callable[..., None]:
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-        walk = Walk.of(form.plan, form.n_chunks, CHUNK, most, warps=config.warps)
+        blocks, order = walk(form.plan, form.n_chunks, CHUNK, most, warps=config.warps)
         arrays = map(address, (form.starts, form.columns, form.values))
-        matrix = *arrays, index(form.plan.n_rows), index(form.n_chunks), *walk.arguments()
-        rows, grid, block = kernels["rows"], (walk.blocks, 1), (WARP * config.warps,)
+        matrix = *arrays, index(form.plan.n_rows), index(form.n_chunks), *order
+        rows, grid, block = kernels["rows"], (blocks, 1), (WARP * config.warps,)
 
         def queue(_workspace_ptr: int, given: tuple[Any, ...]) -> None:
             rows(grid, block, (*matrix, *given))
 
-        return bind_with_sums("spmmv_sell", problem, 0, walk.blocks, None, queue)
+        return bind_with_sums("spmmv_sell", problem, 0, blocks, None, queue)
 
 
 def registers(problem: SpmmvProblem, config: SellConfig) -> int:
@@ -251,25 +259,13 @@ def layout(plan: Plan) -> tuple[Array, int]:
     OverflowError
         If there are more places than the index type can count.
     """
-    n_chunks, xp = ceil_div(plan.n_rows, CHUNK), namespace(plan.indptr)
-    if plan.load is not None:
-        n_pieces = pieces.count_pieces(plan.n_rows, CHUNK)
-        counts = xp.empty((n_pieces, 1), np.int64)
-        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, None, counts, None)
-        before, (entries,) = pieces.add_up(counts)
-        _refuse_excess(entries, plan)
-        starts = xp.empty(n_chunks + 1, plan.indptr.dtype)
-        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, before, None, starts)
-        return starts, entries
-    lengths = np.zeros(n_chunks * CHUNK, np.int64)
-    lengths[: plan.n_rows] = np.diff(to_host(plan.indptr))
-    starts = np.zeros(n_chunks + 1, np.int64)
-    np.cumsum(CHUNK * lengths.reshape(n_chunks, CHUNK).max(axis=1), out=starts[1:])
-    entries = int(starts[-1])
-    _refuse_excess(entries, plan)
-    return xp.asarray(starts.astype(plan.indptr.dtype)), entries
-
-
-def _refuse_excess(entries: int, plan: Plan) -> None:
+    assert plan.load is not None  # of a matrix on a device
+    n_pieces, empty = pieces.count_pieces(plan.n_rows, CHUNK), namespace(plan.indptr).empty
+    counts = empty((n_pieces, 1), np.int64)
+    pieces.launch(plan.load, "layout", plan.indptr, n_pieces, None, counts, None)
+    before, (entries,) = pieces.add_up(counts)
     if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
         raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
+    starts = empty(ceil_div(plan.n_rows, CHUNK) + 1, plan.indptr.dtype)
+    pieces.launch(plan.load, "layout", plan.indptr, n_pieces, before, None, starts)
+    return starts, entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blockvec.kernels.probes import bulk_probe, mix_probe, read_probe
+from blockvec.backends.cuda.probes import bulk_probe, mix_probe, read_probe
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from blockvec.backends.cuda.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import fill_kernel, inverse_factor_kernel, within_kernel
-from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel, RecurrenceKernel
 from tests.blockvec.kernels import test_elementwise, test_krylov_steps, test_recurrence, test_rows

@@ -70,11 +70,11 @@ def test_without_a_compiler_products_are_scipys_and_requests_fail(monkeypatch: p
 
 def test_the_reason_for_a_missing_compiler_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    llvm._machine.cache_clear()
+    llvm.machine.cache_clear()
     try:
         reason = llvm.missing.__wrapped__()
     finally:
-        llvm._machine.cache_clear()
+        llvm.machine.cache_clear()
     assert reason.startswith("no compiler (")
     assert "[jit]" in reason
 

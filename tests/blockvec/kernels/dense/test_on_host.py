@@ -13,9 +13,8 @@ from blockvec.kernels.dense import tsmttsm_mma
 from blockvec.kernels.dense.layout import prefetches_ends
 from blockvec.kernels.dense.sweep_mma import SweepMmaConfig as Sweep
 from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as CombineFma
-from blockvec.kernels.dense.tsmm_mma import Tsmm3mConfig as Combine3m
+from blockvec.kernels.dense.tsmm_mma import ROWS_3M, is_complex_kernel, shape_of
 from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Mma
-from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, shape_of
 from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as DotFma
 from blockvec.kernels.dense.tsmttsm_mma_ring import TsmttsmMmaConfig as Dots
 from blockvec.kernels.families import FAMILIES
@@ -34,8 +33,10 @@ from tests.devices import H200
 from tests.emulator.host import HostKernel, emulated_map, needs_host_compiler, sampled
 
 NAMES = {DotFma: "tsmttsm_fma", Dots: "tsmttsm_mma", CombineFma: "tsmm_fma"}
-NAMES |= {Mma: "tsmm_mma", Combine3m: "tsmm_3m", Sweep: "sweep_mma"}
+NAMES |= {Mma: "tsmm_mma", Sweep: "sweep_mma"}
 Dot3m = functools.partial(Dots, three_m=True)
+TILES = {"split": 1, "rows": ROWS_3M, "stages": 1, "slabs": 0, "shared_coefficients": True}
+Combine3m = functools.partial(Mma, three_m=True, **TILES)  # type: ignore[arg-type]
 BLOCKS = 3  # of threads, unless a case tells another number
 
 
@@ -294,7 +295,8 @@ def run(
     seed: int = 1,
 ) -> HostKernel:
     """Launch the kernel of a configuration on so many blocks of threads."""
-    name = "tsmttsm_3m" if getattr(config, "three_m", False) else NAMES[type(config)]
+    name = NAMES[type(config)]
+    name = name.replace("mma", "3m") if getattr(config, "three_m", False) else name
     family, device = FAMILIES[name], replace(H200, multiprocessors=blocks)
     n_bytes = family.workspace_bytes(p, config, device)
     workspace = np.full(n_bytes // 8, np.nan)

@@ -26,7 +26,7 @@ PROBLEMS: list[tuple[str, Any, str]] = [
     ("tsmttsm_mma", dot(8, K=0), "no rows"),
     ("tsmttsm_mma", dot(8, lda=9, align_a=4), "aligned to 8"),
     ("tsmttsm_mma", dot(512, 512), "need more registers or shared memory"),
-    ("tsmm_mma", combine(8, dtype_c="complex128"), "A and C of one type"),
+    ("tsmm_mma", combine(8, dtype_c="complex128"), "operands of one type"),
     ("tsmm_mma", combine(65), "widths are 1 to 64"),
     ("tsmm_mma", combine(8, align_b=4), "aligned to 8"),
     ("tsmm_mma", combine(8, 9, inplace=True), "in place"),

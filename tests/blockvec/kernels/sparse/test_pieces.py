@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide, structure_of
 from blockvec.kernels.sparse.sell import CHUNK, layout
-from blockvec.kernels.sparse.structure import structure_of
 from blockvec.models import model as model_matrix
 from tests.emulator.host import HostKernel, needs_host_compiler
-from tests.host_rows import HostPlan, assert_same, divided
+from tests.host_rows import HostPlan, assert_same, divided, laid_out
 from tests.kernel_problems import pointers
 
 INDICES = ("int32", "int64")
@@ -55,10 +54,8 @@ def test_rows_are_divided_as_on_the_host(indptr: np.ndarray, rows: int, entries:
 @given(indptr=pointers())
 def test_rows_are_laid_out_as_on_the_host(indptr: np.ndarray) -> None:
     entries = np.zeros(int(indptr[-1]), indptr.dtype)
-    plan = Plan(indptr, entries, entries)
-    expected = layout(plan)
-    plan.load = emulated(indptr)
-    assert_same(layout(plan), expected)
+    plan = Plan(indptr, entries, entries, load=emulated(indptr, entries))
+    assert_same(layout(plan), laid_out(plan))
 
 
 @needs_host_compiler
@@ -146,7 +143,5 @@ def test_entries_near_and_beyond_32_bits_are_divided_and_counted() -> None:
         patch.setattr("blockvec.kernels.sparse.pieces.TASK_ENTRIES", 2**30)
         assert_same(divide(indptr, 32, 256, 100, load), divided(indptr, 32, 256, 100))
         assert_same(divide(few, 32, 256, 100, emulated(few)), divided(few, 32, 256, 100))
-    plan = Plan(indptr, none, none)
-    expected = layout(plan)
-    plan.load = load
-    assert_same(layout(plan), expected)
+    plan = Plan(indptr, none, none, load=load)
+    assert_same(layout(plan), laid_out(plan))

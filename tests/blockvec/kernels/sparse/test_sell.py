@@ -15,12 +15,13 @@ from blockvec.kernels.device import host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_kernel, layout
+from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_kernel
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from tests.contract.blocks import exact_values
 from tests.devices import H200
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct, case, entries_of, planned
+from tests.host_rows import laid_out
 from tests.kernel_problems import assert_summed_up_in_order
 
 family = SPARSE_FAMILIES["spmmv_sell"]
@@ -46,7 +47,7 @@ def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.c
 
 def converted(plan: Plan) -> SellMatrix:
     """The matrix in SELL-C form, entry by entry."""
-    starts, n_entries = layout(plan)
+    starts, n_entries = laid_out(plan)
     indices, data = entries_of(plan)
     columns, values = np.full(n_entries, -1, indices.dtype), np.zeros(n_entries, data.dtype)
     for row in range(plan.n_rows):
@@ -112,7 +113,7 @@ def test_a_layout_has_a_place_for_every_entry(lengths: list[int], index: str) ->
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     nnz = int(indptr[-1])
     plan = Plan(indptr, np.arange(nnz, dtype=index), np.arange(1.0, nnz + 1))
-    starts, entries = layout(plan)
+    starts, entries = laid_out(plan)
     assert starts.dtype == index
     assert (starts[0], starts[-1]) == (0, entries)
     columns = converted(plan).columns
