@@ -168,21 +168,18 @@ def check_precision(op: Operator, method: str, *, is_plain: bool) -> None:
 
     `is_plain` says that an end of the spectrum of A alone is asked for.
     """
-    remedy = "leave it out, or use precision='double'"
     if method not in ("auto", "filter"):
-        raise OptionError(f"precision: 'mixed' is one of filters, but method is {method!r}; {remedy}.")
-    if not is_plain:
-        raise OptionError(
-            "precision: 'mixed' is one of filters at an end of the spectrum of A, without M, sigma, "
-            f"interval, preconditioner and jd_options; {remedy}."
-        )
-    if op.dtype.char not in SINGLE:
-        raise OptionError(f"precision: 'mixed' needs A in double precision, it is {op.dtype.name}; {remedy}.")
-    if not can_convert(op):
-        raise OptionError(
-            "precision: 'mixed' needs a sparse matrix A, whose entries can be converted to single precision; "
-            f"got {op!r}: {remedy}."
-        )
+        needs = f"is one of filters, but method is {method!r}"
+    elif not is_plain:
+        needs = "is one of filters at an end of the spectrum of A, without M, sigma, interval, "
+        needs += "preconditioner and jd_options"
+    elif op.dtype.char not in SINGLE:
+        needs = f"needs A in double precision, it is {op.dtype.name}"
+    elif not can_convert(op):
+        needs = f"needs a sparse matrix A, whose entries can be converted to single precision; got {op!r}"
+    else:
+        return
+    raise OptionError(f"precision: 'mixed' {needs}; leave it out, or use precision='double'.")
 
 
 def whole(name: str, value: Any) -> int:
@@ -207,6 +204,11 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 def is_explicit(A: Any) -> bool:
     """Check whether A is a matrix with its entries in memory, of the host or a GPU."""
     return isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
+
+
+def are_explicit(A: Any, M: Any) -> bool:
+    """Check whether A, and M if there is one, are matrices with their entries in memory."""
+    return is_explicit(A) and (M is None or is_explicit(M))
 
 
 def is_on_gpu(A: Any) -> bool:

@@ -9,7 +9,7 @@ import blockvec
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
-from .arguments import is_explicit
+from .arguments import are_explicit, is_explicit
 from .blocks import Operator
 from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
@@ -80,7 +80,7 @@ def _moves(call: Call, device: str, method: str, factors: str | None, transforms
     needs_host = is_on_host or call.options["Minv"] is not None
     is_given = call.OPinv is not None and not needs_host
     if not transforms or is_given or (M is None and mode == "distance"):
-        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.pairs)
+        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.k)
     if factors is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
         return False  # blocks are copied to small factors of M on the host and back
     if factors is None or (factors != "cpu" and needs_host):
@@ -93,18 +93,16 @@ def _moves(call: Call, device: str, method: str, factors: str | None, transforms
 
 def is_short(A: Any, k: int) -> bool:
     """Check whether A is a matrix that the host solves sooner: of few rows, or with steps of microseconds."""
-    type_of = getattr(getattr(A, "dtype", None), "char", "")
+    parts = {"f": math.inf, "F": math.inf, "d": 1, "D": 2}.get(getattr(getattr(A, "dtype", None), "char", ""))
     is_stored = hasattr(A, "nnz") or is_explicit(A)
     if isinstance(A, blockvec.Operator):
         is_stored = hasattr(getattr(A, "prepared", None), "to_host")
-    if type_of not in tuple("fdFD") or not is_stored:
+    if parts is None or not is_stored:
         return False
     if A.shape[0] <= LAPACK_ROWS:
         return True
-    if not 0 < k <= HOST_PAIRS or type_of not in "dD":
-        return False
-    parts = 2 if type_of == "D" else 1
-    return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= HOST_WORK)
+    work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
+    return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
@@ -132,7 +130,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     """
     n = A.shape[0]
     entries = getattr(A, "nnz", n * n)
-    if which not in ("SA", "LA") or entries > UNASKED_ENTRIES:
+    if which == "LM" or entries > UNASKED_ENTRIES:
         return False
     if A.device == "cpu":
         return True
@@ -144,7 +142,7 @@ def is_factorable(A: Operator, which: str) -> bool:
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
     """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
-    if not is_explicit(A) or not (M is None or is_explicit(M)):
+    if not are_explicit(A, M):
         return False
     if op.device == "cpu":
         return is_affordable(A, M)

@@ -13,7 +13,7 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from .arguments import integer
-from .blocks import Operator, ceil_div, round_up
+from .blocks import ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
 from .iterations.chebyshev import (
     FEW_PAIRS,
@@ -231,16 +231,11 @@ def has_short_columns(problem: Problem) -> bool:
 class DescribedOperator:
     """The properties of an operator that the choice of method and sizes depends on."""
 
-    n: int
+    shape: tuple[int, int]
     nnz: int | None
     dtype: np.dtype[Any]
     device: str = "cpu"
     layout: Any = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.n, self.n
 
 
 def may_mix(problem: Problem, options: IterationOptions) -> bool:
@@ -251,26 +246,25 @@ def may_mix(problem: Problem, options: IterationOptions) -> bool:
     return problem.precision == "mixed" or saves_time(op, b)
 
 
-def basis_bytes(problem: Problem, options: IterationOptions) -> int:
-    """Count the bytes of the vectors that an iteration stores, per process."""
-    op = problem.operator
-    return _local_rows(op) * _columns(problem, options) * op.dtype.itemsize
+def basis_bytes(problem: Problem, options: IterationOptions, rows: int | None = None) -> int:
+    """Count the bytes of the vectors that an iteration stores, of `rows` or those of this process."""
+    op, columns = problem.operator, options.ncv + 6 * options.block_size + problem.k + problem.n_locked
+    if rows is None:
+        rows = problem.n if op.layout is None else op.layout.n_local
+    if options.method == "jd":
+        columns += options.ncv + 4 * problem.k
+    return rows * columns * op.dtype.itemsize
 
 
 def require_basis(problem: Problem, options: IterationOptions) -> None:
     """Refuse an iteration that needs more memory than is free."""
     op, needed, remedy = problem.operator, basis_bytes(problem, options), "lower ncv or k"
-    purpose = f"a basis of ncv = {options.ncv} vectors of {_local_rows(op)} rows"
+    purpose = f"a basis of ncv = {options.ncv} vectors"
     if options.mixes:
         needed += copy_bytes(op, options.block_size)
         purpose += " and a copy of A in single precision"
         remedy += ", or use precision='double'"
     require_memory(op, needed, purpose, remedy)
-
-
-def _columns(problem: Problem, options: IterationOptions) -> int:
-    basis = 2 * options.ncv + 4 * problem.k if options.method == "jd" else options.ncv
-    return basis + 6 * options.block_size + problem.k + problem.n_locked
 
 
 def memory_needed(
@@ -311,7 +305,7 @@ def memory_needed(
     [91, 23]
     """
     n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
-    op: Any = DescribedOperator(n, nnz, np.dtype(dtype))
+    op: Any = DescribedOperator((n, n), nnz, np.dtype(dtype))
     tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
     problem = Problem(
         operator=op,
@@ -327,10 +321,5 @@ def memory_needed(
     rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
         return dense_bytes(op)
-    itemsize: int = op.dtype.itemsize
-    basis = rows * _columns(problem, options) * itemsize
-    return 2 * ceil_div(nnz, processes) * (itemsize + INDEX_BYTES) + basis
-
-
-def _local_rows(op: Operator) -> int:
-    return op.shape[0] if op.layout is None else op.layout.n_local
+    matrix = ceil_div(nnz, processes) * (int(op.dtype.itemsize) + INDEX_BYTES)
+    return 2 * matrix + basis_bytes(problem, options, rows)
