@@ -126,8 +126,12 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     device = device_of(arguments)
     A = input_of(NAME, arguments, device, comm)
     M = None if arguments.mass is None else opened(NAME, arguments.mass)
+    is_end = arguments.sigma is None and arguments.interval is None
+    call: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name in EIGSH}
+    call |= {"A": A, "M": M, "which": arguments.which or ("SA" if is_end else "LM"), "device": device}
+    call["comm"] = None
     if arguments.plan:
-        planned = plan(**_call(A, M, device, arguments))
+        planned = plan(**call)
         text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
         write_all({"standard output": lambda: print(text, flush=True)})
         return DONE
@@ -135,7 +139,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
-                result = _solve(A, M, device, arguments)
+                result = _solve(call, draws=arguments.plot is not None)
         except Interrupted as stop:
             result = stop.result
     if comm is not None and arguments.save:
@@ -155,21 +159,13 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
 
 
-def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    is_end = arguments.sigma is None and arguments.interval is None
-    which = arguments.which or ("SA" if is_end else "LM")
-    same = {name: value for name, value in vars(arguments).items() if name in EIGSH}
-    return same | {"A": A, "M": M, "which": which, "device": device, "comm": None}
-
-
-def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
-    call, why = _call(A, M, device, arguments), None
-    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
-    if arguments.method == "auto" and arguments.plot and not arguments.interval and may_be_dense:
-        call["method"], why = "lanczos", "--plot is given"  # dense LAPACK has no history
-    result: EigenResult = eigsh(**call, progress=True, on_unconverged="return", return_info=True)
-    result.info["why"] = why or result.info["why"]
-    return result
+def _solve(call: dict[str, Any], *, draws: bool) -> EigenResult:
+    may_be_dense = call["A"].shape[0] <= dense_rows("interval", call["device"], 0)
+    is_drawn = draws and call["method"] == "auto" and not call["interval"] and may_be_dense
+    method = "lanczos" if is_drawn else call["method"]  # dense LAPACK has no history
+    options = {**call, "method": method, "progress": True, "on_unconverged": "return", "return_info": True}
+    result: EigenResult = eigsh(**options)
+    return result.with_info(why="--plot is given") if is_drawn else result
 
 
 def _print(

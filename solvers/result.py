@@ -308,7 +308,17 @@ class EigenResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        info, ax = self.info, history_axes(self, ax)
+        info = self.info
+        if not self.history:
+            raise OptionError(
+                f"plot: method {info['method']!r} does not iterate, there is no history to draw."
+            )
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+        ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
+        ax.set_xlabel("operator columns")
         for _, states in itertools.groupby(self.history, lambda state: len(state.residuals)):
             drawn = list(states)
             columns = [state.operator_columns for state in drawn]
@@ -343,20 +353,6 @@ def result_of(
     vectors = delivered(columns_of(X.array, order), problem.operator.layout)
     states = [state.times(problem.exponent) for state in history]
     return EigenResult.from_pairs(theta, vectors, residuals, limits, verified, info, states)
-
-
-def history_axes(result: Any, ax: Axes | None) -> Axes:
-    """Prepare axes for residuals relative to their limits over the operator columns; refuse no history."""
-    if not result.history:
-        method = result.info["method"]
-        raise OptionError(f"plot: method {method!r} does not iterate, there is no history to draw.")
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
-    ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    ax.set_xlabel("operator columns")
-    return ax
 
 
 class ConvergenceWarning(UserWarning):

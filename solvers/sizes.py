@@ -121,11 +121,7 @@ def outpaced(
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
-        if successor is not None and max(spent_s, whole_s) > successor.least_s:
-            others_s = successor.seconds()
-            if spent_s > successor.share * others_s or whole_s > others_s:
-                return True
-        return spent_s > most_s
+        return spent_s > most_s or (successor is not None and successor(spent_s, whole_s))
 
     return is_outpaced
 

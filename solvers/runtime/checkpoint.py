@@ -63,17 +63,6 @@ def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
         file.write(hashlib.file_digest(written, "sha256").digest())
 
 
-def is_intact(file: IO[bytes]) -> bool:
-    """Check the digest at the end of a file."""
-    digest, last = hashlib.sha256(), b""
-    file.seek(0)
-    while data := file.read(PANEL_BYTES):
-        data = last + data
-        digest.update(data[:-DIGEST_BYTES])
-        last = data[-DIGEST_BYTES:]
-    return digest.digest() == last
-
-
 def _has_rows(name: str) -> bool:
     return name == IMAGE or name.removeprefix(STATE) in BLOCKS
 
@@ -123,7 +112,13 @@ class Checkpoint:
             self._require_intact()
         with zipfile.ZipFile(self.path) if self.has_file else nullcontext() as archive:
             header = json.loads(self._array(archive, "header").tobytes())
-            self._compare_problem(header["problem"])
+            for name in sorted(header["problem"].keys() | self.problem.keys()):
+                then, now = header["problem"].get(name), self.problem.get(name)
+                if then != now:
+                    raise OptionError(
+                        f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is "
+                        f"{now!r}; resume with the same, or {REMEDY}."
+                    )
             files = from_first(self.comm, None if archive is None else archive.namelist())
             names = (name.removesuffix(".npy") for name in files)
             arrays = {name: self._array(archive, name) for name in names if name != "header"}
@@ -160,8 +155,9 @@ class Checkpoint:
         try:
             with self.path.open("rb") as file:
                 if written := re.search(rb'"format": "(.*?)"', file.read(HEAD_BYTES)):
-                    name = written[1].decode(errors="replace")
-                    if name == FORMAT and is_intact(file):
+                    name, data = written[1].decode(errors="replace"), np.memmap(file, np.uint8, "r")
+                    digest = hashlib.sha256(data[:-DIGEST_BYTES]).digest()
+                    if name == FORMAT and digest == data[-DIGEST_BYTES:].tobytes():
                         return
                     reason = "" if name == FORMAT else f" (its format is {name!r}, not {FORMAT!r})"
         except OSError as error:
@@ -169,15 +165,6 @@ class Checkpoint:
         raise FormatError(
             f"checkpoint: {str(self.path)!r} is broken or no checkpoint of this version{reason}; {REMEDY}."
         )
-
-    def _compare_problem(self, written: Mapping[str, Any]) -> None:
-        for name in sorted(written.keys() | self.problem.keys()):
-            then, now = written.get(name), self.problem.get(name)
-            if then != now:
-                raise OptionError(
-                    f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is {now!r}; "
-                    f"resume with the same, or {REMEDY}."
-                )
 
     def _compare_image(self, image: Array) -> None:
         # Another device or kernel may round differently: only half of the digits are compared.
@@ -204,7 +191,14 @@ class Checkpoint:
         text = json.dumps(header, default=lambda value: value.tolist())
         arrays |= {"header": np.frombuffer(text.encode(), np.uint8), IMAGE: self.image}
         parts = {name: self._part(name, arrays[name]) for name in sorted(arrays)}
-        failure = self._replace(parts) if self.has_file else None
+        failure = None
+        if self.has_file:
+            try:
+                with replaced(self.path) as file:
+                    write(file, parts)
+                self._is_own = True
+            except OSError as error:
+                failure = error
         for _, panels in parts.values():  # what this process sends, or the file has not taken after a failure
             for _ in panels:
                 pass
@@ -220,16 +214,6 @@ class Checkpoint:
             shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
         descr = np.lib.format.dtype_to_descr(array.dtype)
         return {"descr": descr, "fortran_order": False, "shape": shape}, panels
-
-    def _replace(self, parts: Mapping[str, Part]) -> OSError | None:
-        """Replace the file; return the error of a file system."""
-        try:
-            with replaced(self.path) as file:
-                write(file, parts)
-            self._is_own = True
-        except OSError as error:
-            return error
-        return None
 
     def remove(self) -> None:
         """Delete the file and those of its stages, as far as this run has written or read them."""
