@@ -155,7 +155,8 @@ class Checkpoint:
         try:
             with self.path.open("rb") as file:
                 if written := re.search(rb'"format": "(.*?)"', file.read(HEAD_BYTES)):
-                    name, data = written[1].decode(errors="replace"), np.memmap(file, np.uint8, "r")
+                    name = written[1].decode(errors="replace")
+                    data: Any = np.memmap(file, np.uint8, "r")
                     digest = hashlib.sha256(data[:-DIGEST_BYTES]).digest()
                     if name == FORMAT and digest == data[-DIGEST_BYTES:].tobytes():
                         return
