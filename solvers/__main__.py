@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
@@ -42,7 +42,7 @@ from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .planning import plan
-from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
+from .result import ConvergenceWarning, EigenResult, Interrupted
 from .settle import doubt, is_complete
 
 NAME = "blockvec-eigs"
@@ -194,7 +194,7 @@ def _print(
         print("interrupted: the table shows what was reached", flush=True)
 
 
-def _process_table(shares: Sequence[ProcessInfo]) -> str:
+def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
     lines = ["process       rows      entries  halo rows  MB sent  products s  waiting s"]
     for rank, own in enumerate(shares):
         waiting_s, sent_mb = own["exchange_s"] + own["reduction_s"], own["bytes_sent"] * 1e-6

@@ -250,24 +250,21 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     Matrices and arrays of other element types are converted to one of blocks. Functions take arrays of the
     caller's kind, or else of their own library. Kernels for the first operand are compiled in parallel.
     """
-    if all(operand is None for operand in operands):
-        return list(operands)
-    kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
-    converted = [
-        kind.function(operand)
-        if kind is not None and is_function(operand)
-        else in_element_type(native(operand))
-        for kind, operand in zip(kinds, operands, strict=True)
-    ]
+    converted = []
+    for operand in operands:
+        kind = caller or ArrayKind.of_caller(operand)
+        if kind is not None and is_function(operand):
+            converted.append(kind.function(operand))
+        else:
+            converted.append(in_element_type(native(operand)))
     precompile_matrix(converted[0])
     return converted
 
 
-def spacing(*matrices: Any) -> float:
-    """Return the largest eps of the element types that matrices are given in, at least that of float64."""
-    # torch's types have its name.
-    names = [str(getattr(matrix, "dtype", "")).rpartition(".")[2] for matrix in matrices]
-    return float(max(np.finfo(name if name in SHORT_TYPES else "f8").eps for name in names))
+def spacing(matrix: Any) -> float:
+    """Return eps of the element type that a matrix is given in, at least that of float64."""
+    name = str(getattr(matrix, "dtype", "")).rpartition(".")[2]  # torch's types have its name
+    return float(np.finfo(name if name in SHORT_TYPES else "f8").eps)
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:

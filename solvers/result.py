@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,12 @@ from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
 from .iterations.rayleigh_ritz import SAME_VALUE, clusters
-from .problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, excess
+from .problem import Counts, IterationOptions, IterationState, Problem, Verification, excess
 from .runtime.processes import delivered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .planning import Plan
 
 HEADER = "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
@@ -46,63 +45,9 @@ def not_symmetric(asymmetry: Mapping[str, float]) -> str:
     )
 
 
-class ProcessInfo(TypedDict):
-    """The share of one process of a solve, in rank order in ``info["processes"]``; times are the host's."""
-
-    device: str
-    transport: str  # "MPI", or how arrays of GPUs are sent
-    rows: int
-    entries: int | None  # stored entries of the matrix, None for functions and sums of operators
-    halo_rows: int | None  # rows of other processes that a product needs, None for sums of operators
-    products: int
-    product_s: float
-    exchange_s: float  # time that exchanges of halos were waited for
-    reductions: int  # sums and decisions over all processes
-    reduction_s: float  # time that these took, including that for slower processes
-    bytes_sent: int
-
-
-class SolveInfo(TypedDict):
-    """Method and costs of a solve as plain values, ready for JSON."""
-
-    method: str
-    why: str  # the reason for the method
-    stopped: Stop
-    verification: str  # in words, for display: `EigenResult.verification` is what programs test
-    n: int
-    k: int
-    which: str
-    sigma: float | None  # as given, as `which` and `mode`
-    mode: NotRequired[str]
-    interval: list[float | None] | None  # its ends, None for infinite ones
-    counted: float | None  # number of eigenvalues in the interval, as counted apart from their computation
-    count_error: float | None  # standard error of that number; 0 for a proof
-    tol: float
-    convergence: str
-    dtype: str
-    device: str
-    norm: float  # ||A||, given or estimated
-    block_size: int | None  # None for dense LAPACK, as ncv
-    ncv: int | None
-    degree: int  # highest degree of a polynomial of A that was iterated with
-    operator_columns: int  # columns that A was applied to
-    single_columns: int  # of these, columns in single precision within a solve in double precision
-    block_applications: int  # calls of the operator
-    preconditioner_columns: int
-    verification_columns: int  # operator columns that only served to look for missed eigenvalues
-    missing: int  # wanted vectors that are known to exist and were not computed
-    restarts: int
-    reductions: int  # inner products over the tall dimension
-    time_s: float
-    # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their element types is exceeded
-    asymmetry: NotRequired[dict[str, float]]
-    processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
-    plan: NotRequired[Plan]  # made before the first product
-
-
-def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
+def described(problem: Problem, counts: Counts, **entries: Any) -> dict[str, Any]:
     """Describe a solve: its problem, its costs, and further entries or other ones."""
-    info: Any = {
+    info = {
         "n": problem.n,
         "k": problem.k,
         "which": problem.which,
@@ -117,7 +62,7 @@ def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
         **asdict(counts),
         "time_s": time.perf_counter() - problem.begin_s,
     }
-    return info | entries  # type: ignore[no-any-return]
+    return info | entries
 
 
 @frozen
@@ -139,11 +84,21 @@ class EigenResult:
     verification : Verification
         Whether copies of multiple eigenvalues may be missing; ``verification.is_decided`` is False if so.
     info : dict
-        Method and costs: ``method`` and ``why``, ``stopped``, ``verification``, ``block_size``, ``ncv``,
-        ``operator_columns`` (of which ``verification_columns`` and ``single_columns``),
-        ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
-        ``k``, ``dtype`` and ``device``, ``which``, ``sigma`` and ``mode`` as they were given, of an interval
-        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``.
+        How the pairs were computed, ready for JSON: ``method`` and ``why``, ``plan``, ``stopped``;
+        ``verification`` in words, for display; ``block_size`` and ``ncv``, None for dense LAPACK; ``degree``
+        of the highest polynomial of A. Costs: ``operator_columns`` that A was applied to, of which
+        ``verification_columns`` only served to look for missed eigenvalues and ``single_columns`` were in
+        single precision; ``block_applications``, ``preconditioner_columns``, ``restarts``; ``reductions``,
+        the inner products over the tall dimension; ``time_s``. The problem: ``n``, ``k``, ``dtype``,
+        ``device``, ``tol``, ``convergence``; ``norm`` of A, given or estimated; ``which``, ``sigma`` and
+        ``mode`` as they were given. ``missing`` vectors are wanted, known to exist and not computed. Of an
+        ``interval``, whose infinite ends are None: ``counted``, the number of its eigenvalues, counted apart
+        from their computation, with the standard error ``count_error``, 0 for a proof. ``asymmetry`` of A and
+        M, ||(A - A^H) z|| / ||A z|| for a random z, where it is more than rounding. With rows in several
+        ``processes`` those in rank order, each with its ``device``, ``transport``, ``rows``, ``entries``,
+        ``halo_rows`` that a product needs of others, ``products``, ``reductions`` and ``bytes_sent``, and on
+        the host's clock ``product_s``, ``exchange_s`` and ``reduction_s``, the times of products and those
+        that halos and sums took, including the time for slower processes.
     history : sequence of IterationState
         One entry per restart.
     """
@@ -154,7 +109,7 @@ class EigenResult:
     limits: NDArray[np.float64]
     converged: NDArray[np.bool_]
     verification: Verification
-    info: SolveInfo
+    info: dict[str, Any]
     history: Sequence[IterationState]
 
     @classmethod
@@ -165,7 +120,7 @@ class EigenResult:
         residuals: RealArray,
         limits: RealArray,
         verification: Verification,
-        info: SolveInfo,
+        info: dict[str, Any],
         history: Sequence[IterationState] = (),
     ) -> EigenResult:
         """Form a result from values, residuals and limits on the host, and vectors on the device of A."""
@@ -183,8 +138,7 @@ class EigenResult:
 
     def with_info(self, *, history: Sequence[IterationState] | None = None, **entries: Any) -> EigenResult:
         """Replace entries of `info`, and the history if given."""
-        info: Any = self.info | entries
-        return replace(self, info=info, history=self.history if history is None else history)
+        return replace(self, info=self.info | entries, history=self.history if history is None else history)
 
     def with_more_columns(self, columns: int, applications: int) -> EigenResult:
         """Add products that were computed beside the solve."""
