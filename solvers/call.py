@@ -17,28 +17,7 @@ from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.scalars import plain
 
-from .arguments import (
-    are_explicit,
-    check,
-    check_precision,
-    checkpoint_for,
-    device_of,
-    ends,
-    farthest,
-    generator,
-    integer,
-    is_explicit,
-    matrix_on_host,
-    natively,
-    on_host,
-    positive,
-    preconditioner_for,
-    real,
-    spacing,
-    square,
-    tall_block,
-    whole,
-)
+from . import arguments
 from .blocks import column_factors, to_host
 from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -99,28 +78,31 @@ class Call:
 
     def __init__(self, given: Mapping[str, Any], begin_s: float) -> None:
         A, M, options = given["A"], given["M"], {name: plain(value) for name, value in given.items()}
-        check(options)
-        options |= {name: whole(name, options[name]) for name in SIZES if options[name] is not None}
+        arguments.check(options)
+        options |= {name: arguments.whole(name, options[name]) for name in SIZES if options[name] is not None}
         self.options, self.begin_s = options, begin_s  # all arguments as they are given
         k, sigma, which, mode = (options[name] for name in ("k", "sigma", "which", "mode"))
         interval, like, comm = (options[name] for name in ("interval", "like", "comm"))
         self.device, self.dtype = options["device"], options["dtype"]
-        self.interval = interval = None if interval is None else ends(interval)
+        self.interval = interval = None if interval is None else arguments.ends(interval)
         self.k: Any  # pairs, or the most that are accepted of an interval
         if interval is None:
-            self.k = 6 if k is None else whole("k", k)
+            self.k = 6 if k is None else arguments.whole("k", k)
         else:
-            self.k = None if k is None else integer("k", k, 0)
+            self.k = None if k is None else arguments.integer("k", k, 0)
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if caller is not None and is_function(A):
             self.device = caller.device if self.device is None else self.device
             self.dtype = caller.dtype if self.dtype is None else self.dtype
-        self.spacings = spacing(A), spacing(M)  # eps of the types that A and M are given in
+        self.spacings = (
+            arguments.spacing(A),
+            arguments.spacing(M),
+        )  # eps of the types that A and M are given in
         others = (options[name] for name in ("OPinv", "preconditioner", "v0", "orthogonal_to"))
-        A, self.M, self.OPinv, self.preconditioner, *blocks = natively(caller, A, M, *others)
+        A, self.M, self.OPinv, self.preconditioner, *blocks = arguments.natively(caller, A, M, *others)
         self.start, self.locked = blocks
         stays = self.device is None or (isinstance(self.device, str) and self.device == "cpu")
-        matrix = matrix_on_host(A) if stays and comm is None else None
+        matrix = arguments.matrix_on_host(A) if stays and comm is None else None
         self.applied: Any = None if matrix is None else A
         A = A if matrix is None else matrix
         needed = {"M": self.M, "OPinv": self.OPinv, "like": like, "interval": interval}
@@ -129,7 +111,7 @@ class Call:
         kind = {"shape": options["shape"], "dtype": self.dtype, "device": self.device, "mode": mode}
         self.A: Any = split(A, comm, **kind, by_products=by_products, **needed)
         self.processes = processes_of(self.A, comm)
-        sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
+        sigma = None if sigma is None else arguments.real("sigma", sigma, "a finite number", math.isfinite)
         # Entries of `info` that are the caller's.
         self.own = {"sigma": sigma, "mode": mode} | ({"which": which} if interval is None else {})
         if which == "SM":  # the largest values of another mode
@@ -183,18 +165,18 @@ class Call:
                 method = "dense"
             else:
                 self.predicted_s = may_be_quick(self.A, self.op, self.k)
-        device = device_of(self.A, self.device)
+        device = arguments.device_of(self.A, self.device)
         moves, self.transforms, self.unfactored = placed(self, device, method)
         if device == "cpu" or moves:
-            self.A, self.M = on_host(self.A), on_host(self.M)
+            self.A, self.M = arguments.on_host(self.A), arguments.on_host(self.M)
         if moves:  # its entries are read there
             self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
-        is_formed = are_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
+        is_formed = arguments.are_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
         self.unfactored |= self.transforms and is_shifted and is_usual and not is_formed
         if options["precision"] == "mixed":
             is_end = not is_shifted and self.has_none("M", "interval", "preconditioner", "jd_options")
-            check_precision(op, options["method"], is_plain=is_end)
+            arguments.check_precision(op, options["method"], is_plain=is_end)
         if self._takes_double(op):
             self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
             op = self.op = as_operator(self.A, device=self.device)
@@ -208,7 +190,7 @@ class Call:
         shape = getattr(similar, "shape", None) if shape is None else shape
         dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
         A = self.A if self.applied is None else self.applied
-        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
+        op = arguments.square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
         if self.caller is not None:  # refuses before the solve what it would after
             self.caller.share(op.backend.empty((1, 1), op.dtype.name))
         return op
@@ -220,7 +202,7 @@ class Call:
         The options that only iterations have are honoured.
         """
         is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
-        is_small = is_here and is_explicit(self.A) and fits_dense(op)
+        is_small = is_here and arguments.is_explicit(self.A) and fits_dense(op)
         if not (is_small and self.has_none("v0", "block_size", "checkpoint")):
             return False
         is_short = dense_is_faster(op.shape[0], self.k, op.device, "factors") is not None
@@ -228,7 +210,7 @@ class Call:
 
     def _problem(self, op: Operator) -> Problem:
         options, method = self.options, self.options["method"]
-        tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+        tol = arguments.real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
         dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
         return Problem(
@@ -236,14 +218,18 @@ class Call:
             k=6 if self.k is None else self.k,
             which=self.which,
             tolerance=Tolerance(tol, options["convergence"], float(np.finfo(dtype).eps) / 2),
-            rng=same_generator(generator(seed), self.processes),
+            rng=same_generator(arguments.generator(seed), self.processes),
             target=self.sigma if self.unfactored else None,
-            norm=positive("norm", options["norm"]),
-            start=None if self.start is None else tall_block("v0", self.start, op),
-            locked=None if self.locked is None else tall_block("orthogonal_to", self.locked, op),
-            preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
-            checkpoint=checkpoint_for(options["checkpoint"], options["checkpoint_interval"], self.processes),
-            time_limit=positive("time_limit", options["time_limit"]),
+            norm=arguments.positive("norm", options["norm"]),
+            start=None if self.start is None else arguments.tall_block("v0", self.start, op),
+            locked=None if self.locked is None else arguments.tall_block("orthogonal_to", self.locked, op),
+            preconditioner=None
+            if preconditioner is None
+            else arguments.preconditioner_for(preconditioner, op),
+            checkpoint=arguments.checkpoint_for(
+                options["checkpoint"], options["checkpoint_interval"], self.processes
+            ),
+            time_limit=arguments.positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
             dtype=None if self.single is None else self.single.name,
             may_be_dense=(
@@ -262,7 +248,7 @@ class Call:
         matrices are factorised. Where eigenvalues are counted, many shifts would be too near one of them for
         factors in single precision, and a shift that is an eigenvalue would be moved past others.
         """
-        if op.dtype.char not in DOUBLE or op.layout is not None or not is_explicit(self.A):
+        if op.dtype.char not in DOUBLE or op.layout is not None or not arguments.is_explicit(self.A):
             return False
         is_shifted, mass = self.sigma is not None, self.M if self.penalties is None else None
         is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
@@ -279,7 +265,10 @@ class Call:
         """Check the matrices, and scale them with the numbers that belong to them."""
         options, sigma, interval, op = self.options, self.sigma, self.interval, cast(Operator, self.op)
         self._form_matrices(op)
-        far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
+        far, is_checked = (
+            sigma if interval is None else arguments.farthest(*interval),
+            options["check_hermitian"],
+        )
         accuracy = self.problem.tolerance.tol, options["convergence"] == "absolute"
         given = far, self.mode, self.problem.norm, is_checked, self.spacings, accuracy
         scaling = measured(op, self.A, self.M, *given)
@@ -349,7 +338,7 @@ def solved(call: Call) -> EigenResult:
 
         return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
     if penalties is not None:
-        device = device_of(call.A, call.device)
+        device = arguments.device_of(call.A, call.device)
         call.home = None if device == "cpu" else device
         call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
         call.penalties = penalties

@@ -50,25 +50,19 @@ def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
     DeviceError
         For a problem that needs factors that nothing on this machine can compute.
     """
-    factors = _place_of_factors(call, device, method)
+    factors = None  # where A - sigma M is factorised, if that is needed and takes less time than iterations
+    if not (call.M is None and call.sigma is None and call.interval is None):
+        factors = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
+        # A place on the host for a matrix of a GPU has been predicted to be quick.
+        may_take_long = call.is_plain and call.sigma is not None and method == "auto" and factors == device
+        if may_take_long and not blockvec.Factorization.is_small(*_size(call.A)):
+            factors = factors if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
     is_target = call.which == "LM" and factors is None  # iterations find the nearest values only
     by_products = method in ("filter", "dense") or (method == "auto" and is_target)
     unfactored = method == "jd" or (call.is_plain and by_products)
     is_shifted = call.sigma is not None and not unfactored
     transforms = call.interval is None and (call.M is not None or is_shifted)
     return device != "cpu" and _moves(call, device, method, factors, transforms), transforms, unfactored
-
-
-def _place_of_factors(call: Call, device: str, method: str) -> str | None:
-    """Choose where A - sigma M is factorised; None if that is not needed, or takes longer than iterations."""
-    if call.M is None and call.sigma is None and call.interval is None:
-        return None
-    place = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
-    # A place on the host for a matrix of a GPU has been predicted to be quick.
-    may_take_long = call.is_plain and call.sigma is not None and method == "auto" and place == device
-    if may_take_long and not blockvec.Factorization.is_small(*_size(call.A)):
-        return place if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
-    return place
 
 
 def _moves(call: Call, device: str, method: str, factors: str | None, transforms: bool) -> bool:

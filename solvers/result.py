@@ -125,16 +125,8 @@ class EigenResult:
     ) -> EigenResult:
         """Form a result from values, residuals and limits on the host, and vectors on the device of A."""
         rows = X.array if isinstance(X, BlockVector) else X
-        return cls(
-            eigenvalues=array_namespace(rows).asarray(theta.astype(rows.real.dtype)),
-            eigenvectors=X,
-            residuals=residuals,
-            limits=limits,
-            converged=residuals <= limits,
-            verification=verification,
-            info=info,
-            history=history,
-        )
+        values = array_namespace(rows).asarray(theta.astype(rows.real.dtype))
+        return cls(values, X, residuals, limits, residuals <= limits, verification, info, history)
 
     def with_info(self, *, history: Sequence[IterationState] | None = None, **entries: Any) -> EigenResult:
         """Replace entries of `info`, and the history if given."""

@@ -15,16 +15,7 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
-from .iterations.chebyshev import (
-    FEW_PAIRS,
-    PAIR,
-    PAYING_DEGREE,
-    can_convert,
-    choose_degree,
-    copy_bytes,
-    filter_width,
-    saves_time,
-)
+from .iterations import chebyshev
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
@@ -50,7 +41,15 @@ WINDOW_BYTES = 1 << 30  # bytes
 
 def choose_options(problem: Problem) -> IterationOptions:
     """Choose method and sizes."""
-    b = _block_size(problem)
+    if problem.block_size is not None:
+        b = integer("block_size", problem.block_size, 1, problem.n)
+    elif problem.begins_with_corrections:
+        b = _width_of_corrections(problem)
+    else:
+        b = _width_of_steps(problem)
+        if problem.ncv is not None:  # two steps between restarts
+            b = min(b, max(1, (integer("ncv", problem.ncv, 1) - problem.k) // 2))
+    b = min(b, problem.n - problem.n_locked)
     ncv = _basis_size(problem, b)
     method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
@@ -72,9 +71,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         method, why = "filter", "precision='mixed' asks for it"
     if method != "auto" and method != "filter":
         return method, 1, why
-    degree = choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
+    degree = chebyshev.choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
     if method == "filter":
-        return method, max(degree, PAYING_DEGREE), why
+        return method, max(degree, chebyshev.PAYING_DEGREE), why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
@@ -82,9 +81,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         return "dense", 1, dense
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
-    if degree < PAYING_DEGREE and problem.has_costly_steps:
+    if degree < chebyshev.PAYING_DEGREE and problem.has_costly_steps:
         return "lanczos", 1, "each step is a solve"
-    if degree < PAYING_DEGREE:
+    if degree < chebyshev.PAYING_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
@@ -116,27 +115,14 @@ def outpaced(
         lapack_s = dense_s(op.device, n)
         lapack_s = lapack_s if problem.may_be_dense else PATIENCE * (lapack_s + 1)
         most_s = share * max(lapack_s, each_s * n / b)
-    width = filter_width(problem.k) if b == 1 and options.method == "filter" else b
-    block_s = call_s(problem, options, max(width, PAIR))
+    width = chebyshev.filter_width(problem.k) if b == 1 and options.method == "filter" else b
+    block_s = call_s(problem, options, max(width, chebyshev.PAIR))
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
         return spent_s > most_s or (successor is not None and successor(spent_s, whole_s))
 
     return is_outpaced
-
-
-def _block_size(problem: Problem) -> int:
-    n, k, ncv = problem.n, problem.k, problem.ncv
-    if problem.block_size is not None:
-        b = integer("block_size", problem.block_size, 1, n)
-    elif problem.begins_with_corrections:
-        b = _width_of_corrections(problem)
-    else:
-        b = _width_of_steps(problem)
-        if ncv is not None:  # two steps between restarts
-            b = min(b, max(1, (integer("ncv", ncv, 1) - k) // 2))
-    return min(b, n - problem.n_locked)
 
 
 def _width_of_steps(problem: Problem) -> int:
@@ -152,17 +138,17 @@ def _width_of_steps(problem: Problem) -> int:
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-    is_plain = problem.start_width <= PAIR and not filters
+    is_plain = problem.start_width <= chebyshev.PAIR and not filters
     is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
     if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
-        return min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
+        return min(k, problem.solve_width or chebyshev.PAIR)  # only copies of wanted values change the result
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
     b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
     if is_plain and problem.locked is None:
         return 1
-    return min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
+    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, 4)
 
 
 def _width_of_corrections(problem: Problem) -> int:
@@ -237,9 +223,9 @@ class DescribedOperator:
 def may_mix(problem: Problem, options: IterationOptions) -> bool:
     """Check whether filters may be in single precision: where that saves time."""
     op, b = problem.operator, options.block_size
-    if options.method != "filter" or problem.precision == "double" or not can_convert(op):
+    if options.method != "filter" or problem.precision == "double" or not chebyshev.can_convert(op):
         return False
-    return problem.precision == "mixed" or saves_time(op, b)
+    return problem.precision == "mixed" or chebyshev.saves_time(op, b)
 
 
 def basis_bytes(problem: Problem, options: IterationOptions, rows: int | None = None) -> int:
@@ -257,7 +243,7 @@ def require_basis(problem: Problem, options: IterationOptions) -> None:
     op, needed, remedy = problem.operator, basis_bytes(problem, options), "lower ncv or k"
     purpose = f"a basis of ncv = {options.ncv} vectors"
     if options.mixes:
-        needed += copy_bytes(op, options.block_size)
+        needed += chebyshev.copy_bytes(op, options.block_size)
         purpose += " and a copy of A in single precision"
         remedy += ", or use precision='double'"
     require_memory(op, needed, purpose, remedy)
