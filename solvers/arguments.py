@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import index
+from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -75,12 +75,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify": ("auto", "always", "never"),
     "precision": ("auto", "double", "mixed"),
 }
-
-
-NOT_OF_INTERVALS = (
-    *("sigma", "Minv", "OPinv", "preconditioner", "jd_options", "v0", "ncv", "maxiter"),
-    "orthogonal_to",
-)
+# Options that say how values around a number are computed.
+HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
+NOT_OF_INTERVALS = (*HOW, "sigma", "Minv", "v0", "ncv")
 OF_INTERVALS = ("auto", "filter", "dense")  # methods
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
@@ -95,7 +92,7 @@ def check(options: Mapping[str, Any]) -> None:
     """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
     for name, known in CHOICES.items():
         check_choice(name, options[name], known)
-    M, sigma, which, method, mode = (options[name] for name in ("M", "sigma", "which", "method", "mode"))
+    M, sigma, which, method, mode = itemgetter("M", "sigma", "which", "method", "mode")(options)
     callback, how = options["callback"], options["jd_options"]
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
@@ -364,9 +361,7 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
 
 def on_device_of(op: Any, block: BlockVector) -> BlockVector:
     """Copy a block to the device of an operator, if it is elsewhere."""
-    if block.device == op.device:
-        return block
-    return block.to_host() if op.device == "cpu" else block.to_device(op.device)
+    return block if block.device == op.device else block.to_device(op.device)
 
 
 def brought_in_range(name: str, block: BlockVector) -> Any:

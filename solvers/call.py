@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -51,8 +52,6 @@ DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
-# Options that say how values around a number are computed.
-HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 
 class Call:
@@ -81,8 +80,8 @@ class Call:
         arguments.check(options)
         options |= {name: arguments.whole(name, options[name]) for name in SIZES if options[name] is not None}
         self.options, self.begin_s = options, begin_s  # all arguments as they are given
-        k, sigma, which, mode = (options[name] for name in ("k", "sigma", "which", "mode"))
-        interval, like, comm = (options[name] for name in ("interval", "like", "comm"))
+        k, sigma, which, mode = itemgetter("k", "sigma", "which", "mode")(options)
+        interval, like, comm = itemgetter("interval", "like", "comm")(options)
         self.device, self.dtype = options["device"], options["dtype"]
         self.interval = interval = None if interval is None else arguments.ends(interval)
         self.k: Any  # pairs, or the most that are accepted of an interval
@@ -98,7 +97,7 @@ class Call:
             arguments.spacing(A),
             arguments.spacing(M),
         )  # eps of the types that A and M are given in
-        others = (options[name] for name in ("OPinv", "preconditioner", "v0", "orthogonal_to"))
+        others = itemgetter("OPinv", "preconditioner", "v0", "orthogonal_to")(options)
         A, self.M, self.OPinv, self.preconditioner, *blocks = arguments.natively(caller, A, M, *others)
         self.start, self.locked = blocks
         stays = self.device is None or (isinstance(self.device, str) and self.device == "cpu")
@@ -158,7 +157,7 @@ class Call:
         is_shifted, is_usual = self.sigma is not None, (self.mode, self.which) == ("normal", "LM")
         is_usual &= method == "auto" and self.OPinv is None
         promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
-        is_free = is_usual and not promises and self.penalties is None and self.has_none("M", *HOW)
+        is_free = is_usual and not promises and self.penalties is None and self.has_none("M", *arguments.HOW)
         if is_shifted and is_free:  # the nearest values, by whichever method
             self.op = self._operator()
             if self._is_small_matrix(self.op):

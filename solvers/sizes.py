@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -220,14 +221,6 @@ class DescribedOperator:
     layout: Any = None
 
 
-def may_mix(problem: Problem, options: IterationOptions) -> bool:
-    """Check whether filters may be in single precision: where that saves time."""
-    op, b = problem.operator, options.block_size
-    if options.method != "filter" or problem.precision == "double" or not chebyshev.can_convert(op):
-        return False
-    return problem.precision == "mixed" or chebyshev.saves_time(op, b)
-
-
 def basis_bytes(problem: Problem, options: IterationOptions, rows: int | None = None) -> int:
     """Count the bytes of the vectors that an iteration stores, of `rows` or those of this process."""
     op, columns = problem.operator, options.ncv + 6 * options.block_size + problem.k + problem.n_locked
@@ -238,15 +231,22 @@ def basis_bytes(problem: Problem, options: IterationOptions, rows: int | None = 
     return rows * columns * op.dtype.itemsize
 
 
-def require_basis(problem: Problem, options: IterationOptions) -> None:
-    """Refuse an iteration that needs more memory than is free."""
-    op, needed, remedy = problem.operator, basis_bytes(problem, options), "lower ncv or k"
+def completed(problem: Problem, options: IterationOptions) -> IterationOptions:
+    """Decide about single precision and when to stop; refuse an iteration without enough free memory.
+
+    Filters may be in single precision where that saves time.
+    """
+    op, b, precision = problem.operator, options.block_size, problem.precision
+    needed, remedy = basis_bytes(problem, options), "lower ncv or k"
     purpose = f"a basis of ncv = {options.ncv} vectors"
-    if options.mixes:
-        needed += chebyshev.copy_bytes(op, options.block_size)
+    mixes = options.method == "filter" and precision != "double" and chebyshev.can_convert(op)
+    mixes = mixes and (precision == "mixed" or chebyshev.saves_time(op, b))
+    if mixes:
+        needed += chebyshev.copy_bytes(op, b)
         purpose += " and a copy of A in single precision"
         remedy += ", or use precision='double'"
     require_memory(op, needed, purpose, remedy)
+    return replace(options, mixes=mixes, is_outpaced=outpaced(problem, options))
 
 
 def memory_needed(
