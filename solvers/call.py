@@ -33,14 +33,7 @@ from .stages.dense import matrix_of
 from .stages.drivers import solve
 from .stages.end import may_be_quick
 from .stages.run import run_stages
-from .transform.penalties import (
-    LOST,
-    Penalties,
-    Request,
-    lost_digits,
-    may_have_penalties,
-    solve_in_parts,
-)
+from .transform.penalties import LOST, Penalties, Request, lost_digits, may_have_penalties, solve_in_parts
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -111,8 +104,9 @@ class Call:
         self.A: Any = split(A, comm, **kind, by_products=by_products, **needed)
         self.processes = processes_of(self.A, comm)
         sigma = None if sigma is None else arguments.real("sigma", sigma, "a finite number", math.isfinite)
-        # Entries of `info` that are the caller's.
-        self.own = {"sigma": sigma, "mode": mode} | ({"which": which} if interval is None else {})
+        # Entries of `info` that are the caller's, and not what a stage asked for.
+        self.own = {"sigma": sigma, "mode": mode}
+        self.own |= {"which": which, "k": self.k} if interval is None else {}
         if which == "SM":  # the largest values of another mode
             at = 0.0 if sigma is None else -sigma if mode == "cayley" else sigma
             mode, sigma, which = mode if sigma is None else SMALLEST[mode], at, "LM"

@@ -107,10 +107,8 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
-        values, residuals, limits = (
-            times(numbers, exponent) for numbers in (self.eigenvalues, self.residuals, self.limits)
-        )
-        return replace(self, eigenvalues=values, residuals=residuals, limits=limits)
+        names = ("eigenvalues", "residuals", "limits")
+        return replace(self, **{name: times(getattr(self, name), exponent) for name in names})
 
     @property
     def converged(self) -> int:
