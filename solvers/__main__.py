@@ -122,7 +122,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
-                result = _solve(call, draws=arguments.plot is not None)
+                result = _solve(call, draws=bool(arguments.plot))
         except Interrupted as stop:
             result = stop.result
     if comm is not None and arguments.save:

@@ -84,8 +84,7 @@ class Call:
             self.k = None if k is None else arguments.integer("k", k, 0)
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if caller is not None and is_function(A):
-            self.device = caller.device if self.device is None else self.device
-            self.dtype = caller.dtype if self.dtype is None else self.dtype
+            self.device, self.dtype = self.device or caller.device, self.dtype or caller.dtype
         self.spacings = (
             arguments.spacing(A),
             arguments.spacing(M),

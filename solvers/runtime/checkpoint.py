@@ -50,10 +50,9 @@ Part: TypeAlias = tuple[dict[str, Any], Iterator[Array]]
 
 
 def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
-    """Write parts in the order of their names, and the digest of what was written."""
+    """Write parts in their order, and the digest of what was written."""
     with zipfile.ZipFile(file, "w") as archive:
-        for name in sorted(parts):
-            header, panels = parts[name]
+        for name, (header, panels) in parts.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
                 for panel in panels:
