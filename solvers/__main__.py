@@ -118,11 +118,16 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
         write_all({"standard output": lambda: print(text, flush=True)})
         return DONE
+    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
+    draws = arguments.method == "auto" and arguments.plot and not arguments.interval and may_be_dense
+    if draws:
+        call["method"] = "lanczos"  # dense LAPACK has no history
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
-                result = _solve(call, draws=bool(arguments.plot))
+                result = eigsh(**call, progress=True, on_unconverged="return", return_info=True)
+            result = result.with_info(why="--plot is given") if draws else result
         except Interrupted as stop:
             result = stop.result
     if comm is not None and arguments.save:
@@ -140,15 +145,6 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         print(f"{NAME}: {message}", file=sys.stderr)
         return UNVERIFIED
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
-
-
-def _solve(call: dict[str, Any], *, draws: bool) -> EigenResult:
-    may_be_dense = call["A"].shape[0] <= dense_rows("interval", call["device"], 0)
-    is_drawn = draws and call["method"] == "auto" and not call["interval"] and may_be_dense
-    method = "lanczos" if is_drawn else call["method"]  # dense LAPACK has no history
-    options = {**call, "method": method, "progress": True, "on_unconverged": "return", "return_info": True}
-    result: EigenResult = eigsh(**options)
-    return result.with_info(why="--plot is given") if is_drawn else result
 
 
 def _print(

@@ -121,7 +121,17 @@ class Checkpoint:
             files = from_first(self.comm, None if archive is None else archive.namelist())
             names = (name.removesuffix(".npy") for name in files)
             arrays = {name: self._array(archive, name) for name in names if name != "header"}
-        self._compare_image(arrays.pop(IMAGE))
+        # Another device or kernel may round differently: only half of the digits are compared.
+        image, error, scale = arrays.pop(IMAGE), np.inf, np.abs(self.image).max(initial=0.0)
+        if image.shape == self.image.shape and image.dtype == self.image.dtype:
+            with np.errstate(all="ignore"):
+                error = np.abs(image - self.image).max(initial=0.0)
+        error, scale = (largest(self.layout, value) for value in (error, scale))
+        if not error <= np.sqrt(np.finfo(self.image.dtype).eps) * scale:
+            raise OptionError(
+                f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
+                f"orthogonal_to); {REMEDY}."
+            )
         self._is_own = True
         state: dict[str, Any] = header["state"]
         return state | {name.removeprefix(STATE): array for name, array in arrays.items()}
@@ -166,19 +176,6 @@ class Checkpoint:
             f"checkpoint: {str(self.path)!r} is broken or no checkpoint of this version{reason}; {REMEDY}."
         )
 
-    def _compare_image(self, image: Array) -> None:
-        # Another device or kernel may round differently: only half of the digits are compared.
-        error, scale = np.inf, np.abs(self.image).max(initial=0.0)
-        if image.shape == self.image.shape and image.dtype == self.image.dtype:
-            with np.errstate(all="ignore"):
-                error = np.abs(image - self.image).max(initial=0.0)
-        error, scale = (largest(self.layout, value) for value in (error, scale))
-        if not error <= np.sqrt(np.finfo(self.image.dtype).eps) * scale:
-            raise OptionError(
-                f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
-                f"orthogonal_to); {REMEDY}."
-            )
-
     def save(self, snapshot: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
         """Write the state from `snapshot` if the interval has passed, or `now`."""
         begin_s = time.monotonic()
@@ -190,7 +187,14 @@ class Checkpoint:
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
         arrays |= {"header": np.frombuffer(text.encode(), np.uint8), IMAGE: self.image}
-        parts = {name: self._part(name, arrays[name]) for name in sorted(arrays)}
+        parts: dict[str, Part] = {}
+        for name, array in sorted(arrays.items()):
+            shape, panels = array.shape, iter([array])
+            if _has_rows(name):
+                layout = RowLayout.equal(len(array), None) if self.layout is None else self.layout
+                shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
+            descr = np.lib.format.dtype_to_descr(array.dtype)
+            parts[name] = {"descr": descr, "fortran_order": False, "shape": shape}, panels
         failure = None
         if self.has_file:
             try:
@@ -206,14 +210,6 @@ class Checkpoint:
             self._warn(failure, "the solve goes on")
         end_s = time.monotonic()
         self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
-
-    def _part(self, name: str, array: Array) -> Part:
-        shape, panels = array.shape, iter([array])
-        if _has_rows(name):
-            layout = RowLayout.equal(len(array), None) if self.layout is None else self.layout
-            shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
-        descr = np.lib.format.dtype_to_descr(array.dtype)
-        return {"descr": descr, "fortran_order": False, "shape": shape}, panels
 
     def remove(self) -> None:
         """Delete the file and those of its stages, as far as this run has written or read them."""
