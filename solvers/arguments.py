@@ -21,7 +21,7 @@ from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
-from .iterations.chebyshev import SINGLE, Precision, can_convert
+from .iterations.chebyshev import Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
@@ -170,10 +170,8 @@ def check_precision(op: Operator, method: str, *, is_plain: bool) -> None:
     elif not is_plain:
         needs = "is one of filters at an end of the spectrum of A, without M, sigma, interval, "
         needs += "preconditioner and jd_options"
-    elif op.dtype.char not in SINGLE:
-        needs = f"needs A in double precision, it is {op.dtype.name}"
     elif not can_convert(op):
-        needs = f"needs a sparse matrix A, whose entries can be converted to single precision; got {op!r}"
+        needs = f"needs a sparse matrix A, whose entries can be converted from double precision; got {op!r}"
     else:
         return
     raise OptionError(f"precision: 'mixed' {needs}; leave it out, or use precision='double'.")
