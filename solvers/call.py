@@ -254,9 +254,24 @@ class Call:
         return is_end and op.device == "cpu" and op.shape[0] <= SHORT_ROWS
 
     def scale(self) -> Scaling:
-        """Check the matrices, and scale them with the numbers that belong to them."""
+        """Check the matrices, and scale them with the numbers that belong to them.
+
+        Those of functions of few rows that a factorisation needs are formed.
+        """
         options, sigma, interval, op = self.options, self.sigma, self.interval, cast(Operator, self.op)
-        self._form_matrices(op)
+        if self.transforms and self.processes is not None:
+            raise OptionError(
+                f"sigma: method {options['method']!r} with which={self.which!r} factorises A - sigma I, "
+                "which is not available for rows in several processes; use which='LM' and method='auto', "
+                "'jd' or 'filter'."
+            )
+        if self.M is not None and options["Minv"] is not None:
+            self.M = as_operator(self.M)  # which is not factorised
+        elif self.M is not None:
+            self.M = matrix_of("M", self.M, op)
+        is_factorised = self.transforms and sigma is not None and self.OPinv is None and not self.corrects
+        if self.mode in ("buckling", "reciprocal") or (is_factorised and self.mode != "distance"):
+            self.A = matrix_of("A", self.A, op)
         far, is_checked = (
             sigma if interval is None else arguments.farthest(*interval),
             options["check_hermitian"],
@@ -274,25 +289,6 @@ class Call:
         target = self.shift if self.unfactored else None
         self.problem = replace(self.problem, operator=op, target=target, tolerance=tolerance)
         return scaling
-
-    def _form_matrices(self, op: Operator) -> None:
-        """Form matrices that a factorisation needs, of functions of few rows."""
-        options, mode, transforms = self.options, self.mode, self.transforms
-        if transforms and self.processes is not None:
-            raise OptionError(
-                f"sigma: method {options['method']!r} with which={self.which!r} factorises A - sigma I, "
-                "which is not available for rows in several processes; use which='LM' and method='auto', "
-                "'jd' or 'filter'."
-            )
-        if not transforms and self.interval is None:
-            return
-        if options["Minv"] is not None:
-            self.M = as_operator(self.M)  # which is not factorised
-        elif self.M is not None:
-            self.M = matrix_of("M", self.M, op)
-        is_factorised = transforms and self.sigma is not None and self.OPinv is None and mode != "distance"
-        if mode in ("buckling", "reciprocal") or (is_factorised and not self.corrects):
-            self.A = matrix_of("A", self.A, op)
 
     def _formed(self) -> StandardForm:
         from .transform.standard_form import standard_form

@@ -11,6 +11,7 @@ import textwrap
 import time
 import warnings
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -129,7 +130,7 @@ class Plan:
 
     def has(self, name: StageName) -> bool:
         """Check whether a stage may run."""
-        return any(stage.name == name for stage in self.stages)
+        return name in map(attrgetter("name"), self.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers, lists and text, ready for JSON."""

@@ -107,6 +107,8 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
+        if exponent == 0:
+            return self
         names = ("eigenvalues", "residuals", "limits")
         return replace(self, **{name: times(getattr(self, name), exponent) for name in names})
 

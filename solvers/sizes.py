@@ -17,7 +17,6 @@ from .arguments import integer
 from .blocks import ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
 from .iterations import chebyshev
-from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
 from .runtime.progress import logger
@@ -288,17 +287,9 @@ def memory_needed(
     """
     n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
     op: Any = DescribedOperator((n, n), nnz, np.dtype(dtype))
-    tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
-    problem = Problem(
-        operator=op,
-        k=integer("k", k, 1, n),
-        which="SA",
-        tolerance=tolerance,
-        rng=np.random.default_rng(0),
-        method=method,
-        block_size=block_size,
-        ncv=ncv,
-    )
+    how: dict[str, Any] = {"method": method, "block_size": block_size, "ncv": ncv}
+    how |= dict.fromkeys(("tolerance", "rng"))  # on which sizes do not depend
+    problem = Problem(operator=op, k=integer("k", k, 1, n), which="SA", **how)
     options = choose_options(problem)
     rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
