@@ -64,7 +64,7 @@ OPTIONS: tuple[command.Option, ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    command.comm_option(NAME),
+    command.COMM,
     command.RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),

@@ -32,20 +32,11 @@ MODELS = """\
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
 
-MATRIX_FREE: Option = (
-    "--matrix-free",
-    bool,
-    None,
-    "store no matrix; for many-particle models, xxz and hubbard",
-)
+MATRIX_FREE: Option = ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard")
 PROFILE: Option = ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too")
 RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
 JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
-
-
-def comm_option(command: str) -> Option:
-    """Describe the option that splits rows over processes."""
-    return ("--comm", ("mpi",), None, f"split the rows over processes: mpiexec -n 4 {command} ... --comm mpi")
+COMM: Option = ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi")
 
 
 def parser_of(

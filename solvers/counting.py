@@ -38,7 +38,6 @@ from .transform.standard_form import standard_form
 VECTORS = 16  # random vectors of an estimate
 STEPS = 50  # Lanczos steps of a first sketch
 MAX_STEPS = 800  # steps at most, while nodes next to an end matter
-METHODS = ("auto", "inertia", "estimate")
 
 
 @frozen
@@ -133,7 +132,7 @@ def count_eigenvalues(
     >>> int(count_eigenvalues(A, 2.0, 4.0))
     2
     """
-    arguments.check_choice("method", method, METHODS)
+    arguments.check_choice("method", method, ("auto", "inertia", "estimate"))
     low, high = arguments.ends((a, b))
     width, generated = arguments.integer("vectors", vectors, 2), arguments.generator(rng)
     spacings = arguments.spacing(A), arguments.spacing(M)

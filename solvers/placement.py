@@ -122,8 +122,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     On a GPU, dense LAPACK takes less time where it is small enough for that, and without a library of factors
     there that takes too long for others than chains and trees.
     """
-    n = A.shape[0]
-    entries = getattr(A, "nnz", n * n)
+    n, entries = _size(A)
     if which == "LM" or entries > UNASKED_ENTRIES:
         return False
     if A.device == "cpu":
