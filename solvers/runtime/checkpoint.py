@@ -107,8 +107,6 @@ class Checkpoint:
         """
         if not from_first(self.comm, self.has_file and self.path.exists()):
             return None
-        if self.has_file:
-            self._require_intact()
         with zipfile.ZipFile(self.path) if self.has_file else nullcontext() as archive:
             header = json.loads(self._array(archive, "header").tobytes())
             for name in sorted(header["problem"].keys() | self.problem.keys()):
