@@ -84,7 +84,7 @@ class EigenResult:
     verification : Verification
         Whether copies of multiple eigenvalues may be missing; ``verification.is_decided`` is False if so.
     info : dict
-        How the pairs were computed, ready for JSON: ``method`` and ``why``, ``plan``, ``stopped``;
+        How the pairs were computed: the ``plan``, and as plain values ``method`` and ``why``, ``stopped``;
         ``verification`` in words, for display; ``block_size`` and ``ncv``, None for dense LAPACK; ``degree``
         of the highest polynomial of A. Costs: ``operator_columns`` that A was applied to, of which
         ``verification_columns`` only served to look for missed eigenvalues and ``single_columns`` were in
@@ -94,7 +94,7 @@ class EigenResult:
         ``mode`` as they were given. ``missing`` vectors are wanted, known to exist and not computed. Of an
         ``interval``, whose infinite ends are None: ``counted``, the number of its eigenvalues, counted apart
         from their computation, with the standard error ``count_error``, 0 for a proof. ``asymmetry`` of A and
-        M, ||(A - A^H) z|| / ||A z|| for a random z, where it is more than rounding. With rows in several
+        M, ``||(A - A^H) z|| / ||A z||`` for a random z, where it is more than rounding. With rows in several
         ``processes`` those in rank order, each with its ``device``, ``transport``, ``rows``, ``entries``,
         ``halo_rows`` that a product needs of others, ``products``, ``reductions`` and ``bytes_sent``, and on
         the host's clock ``product_s``, ``exchange_s`` and ``reduction_s``, the times of products and those
