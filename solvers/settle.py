@@ -79,8 +79,7 @@ def doubt(result: EigenResult, verify: Verify) -> str:
 
 def _unconverged(result: EigenResult, count: int, transformed: str) -> str:
     info = result.info
-    costs = {"restarts": counted(info["restarts"], "restart")}
-    cause = CAUSES[info["stopped"]].format(**{**info, **costs})
+    cause = CAUSES[info["stopped"]].format(**info | {"restarts": counted(info["restarts"], "restart")})
     if info["stopped"] in ("converged", "stagnated") and "asymmetry" in info:
         cause = f"to their limit: {not_symmetric(info['asymmetry'])}"
     worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))
