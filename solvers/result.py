@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-HEADER = "eigenvalue", "residual", "/ limit", "copies"
+HEADER = "", "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 
 
@@ -173,33 +173,32 @@ class EigenResult:
             f"residual <= {worst:.1e}, {info['method']}, {info['time_s']:.3g} s)"
         )
 
-    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Write each pair: its value, its residual, that relative to its limit, and its copy."""
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Write each pair: its number, value and residual, that relative to its limit, and its copy."""
         values, groups = self._groups()
         relative = excess(self.residuals, self.limits)
         for begin, end in groups:
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
                 copies = copies if self.converged[i] else "?  not converged"
-                yield f"{values[i]:.14g}", f"{self.residuals[i]:.1e}", f"{relative[i]:.1e}", copies
+                numbers = f"{values[i]:.14g}", f"{self.residuals[i]:.1e}", f"{relative[i]:.1e}"
+                yield str(i + 1), *numbers, copies
 
     def __str__(self) -> str:
         """Format a table of values, residuals and multiplicities."""
-        lines = ["{:>4} {:>22}  {:>9}  {:>9}  {:>7}".format("", *HEADER)]
-        for i, row in enumerate(self._rows(), 1):
-            lines.append("{:4d} {:>22}  {:>9}  {:>9}  {:>7}".format(i, *row))
-        lines.append(self.summary())
-        return "\n".join(lines)
+        rows = HEADER, *self._rows()
+        lines = ["{:>4} {:>22}  {:>9}  {:>9}  {:>7}".format(*row) for row in rows]
+        return "\n".join([*lines, self.summary()])
 
     def _repr_html_(self) -> str:
         """Format the table for notebooks."""
         from html import escape
 
-        def row(tag: str, *cells: object) -> str:
-            return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+        def row(tag: str, cells: tuple[str, ...]) -> str:
+            return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
-        pairs = "".join(row("td", i, *cells) for i, cells in enumerate(self._rows(), 1))
-        return f"<table>{row('th', '', *HEADER)}{pairs}</table><p>{escape(self.summary())}</p>"
+        pairs = "".join(row("td", cells) for cells in self._rows())
+        return f"<table>{row('th', HEADER)}{pairs}</table><p>{escape(self.summary())}</p>"
 
     def summary(self) -> str:
         """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
