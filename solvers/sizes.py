@@ -100,18 +100,15 @@ def why_dense(problem: Problem) -> str | None:
 
 def outpaced(
     problem: Problem, options: IterationOptions, share: float = 1.0
-) -> Callable[[float, float], bool] | None:
-    """Return the check whether an iteration takes longer than what could take over, both predicted; or None.
+) -> Callable[[float, float], bool]:
+    """Return the check whether an iteration takes longer than what could take over, both predicted.
 
     That is the successor of the problem, or dense LAPACK, of which it may take a `share` of the time, as many
     columns as there are rows, and more if its method was asked for.
     """
     op, n, b, successor = problem.operator, problem.n, options.block_size, problem.successor
-    is_short = problem.maxiter is None and fits_dense(op)
-    if successor is None and not is_short:
-        return None
     each_s, most_s = call_s(problem, options, b), math.inf
-    if is_short:
+    if problem.maxiter is None and fits_dense(op):
         lapack_s = dense_s(op.device, n)
         lapack_s = lapack_s if problem.may_be_dense else PATIENCE * (lapack_s + 1)
         most_s = share * max(lapack_s, each_s * n / b)
