@@ -98,7 +98,8 @@ class EigenResult:
         ``processes`` those in rank order, each with its ``device``, ``transport``, ``rows``, ``entries``,
         ``halo_rows`` that a product needs of others, ``products``, ``reductions`` and ``bytes_sent``, and on
         the host's clock ``product_s``, ``exchange_s`` and ``reduction_s``, the times of products and those
-        that halos and sums took, including the time for slower processes.
+        that halos and sums took, including the time for slower processes; ``gpu_s`` are estimates of these
+        times on a GPU.
     history : sequence of IterationState
         One entry per restart.
     """
