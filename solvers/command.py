@@ -135,11 +135,8 @@ def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Com
     name, is_file = arguments.matrix, os.path.exists(arguments.matrix)  # False for names that are too long
     is_model = not is_file and name.partition(":")[0].strip().lower() in blockvec.models.available()
     if comm is not None:
-        rows: Any
-        if is_file:
-            rows = read_rows(name, comm)
-        else:  # what is no model, either, is refused
-            rows = blockvec.models.generator(name) if is_model else blockvec.open_matrix(name)
+        make: Any = blockvec.models.generator if is_model else blockvec.open_matrix  # which refuses the name
+        rows = read_rows(name, comm) if is_file else make(name)
         layout = blockvec.RowLayout.equal(rows.shape[1], comm)
         return blockvec.as_operator(rows, device=device, layout=layout)
     if arguments.matrix_free:
