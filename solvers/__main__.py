@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
@@ -18,31 +18,14 @@ from blockvec.errors import OptionError
 from blockvec.parallel import Communicator
 from blockvec.system.commands import DONE, INTERRUPTED, write_all
 
+from . import command
 from .arguments import CHOICES
 from .blocks import to_host
-from .command import (
-    FILES,
-    JSON,
-    MATRIX_FREE,
-    MODELS,
-    PROFILE,
-    RNG,
-    Option,
-    check_outputs,
-    comm_option,
-    device_of,
-    input_of,
-    kernels,
-    opened,
-    parser_of,
-    run,
-    write_results,
-)
 from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .planning import plan
-from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
+from .result import ConvergenceWarning, EigenResult, Interrupted
 from .settle import doubt, is_complete
 
 NAME = "blockvec-eigs"
@@ -51,19 +34,19 @@ EIGSH = signature(eigsh).parameters.keys()
 SAVED = ("eigenvalues", "eigenvectors", "residuals", "converged")  # arrays of --save
 
 EPILOG = f"""\
-MATRIX and --mass FILE are models, or files of {FILES}
+MATRIX and --mass FILE are models, or files of {command.FILES}
 
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
 that cannot be used, 3 all converged, but copies of multiple eigenvalues may be missing, 130 interrupted
 (the pairs computed so far are shown).
 
-{MODELS}
+{command.MODELS}
 """
 
 
 # `eigsh` has the same names.
-OPTIONS: tuple[Option, ...] = (
-    MATRIX_FREE,
+OPTIONS: tuple[command.Option, ...] = (
+    command.MATRIX_FREE,
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
@@ -81,26 +64,26 @@ OPTIONS: tuple[Option, ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    comm_option(NAME),
-    RNG,
+    command.COMM,
+    command.RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
-    PROFILE,
+    command.PROFILE,
     ("--plan", bool, None, "print what would be done, and stop"),
-    JSON,
+    command.JSON,
 )
 
 
 def parser() -> argparse.ArgumentParser:
     """Create the parser of the command line."""
     text = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
-    return parser_of(NAME, text, EPILOG, OPTIONS)
+    return command.parser_of(NAME, text, EPILOG, OPTIONS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     hint, alone = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
-    return run(parser(), argv, hint, alone, _run_together)
+    return command.run(parser(), argv, hint, alone, _run_together)
 
 
 def _squared(frequency: float) -> float:
@@ -120,28 +103,37 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         arguments.interval = arguments.interval and [_squared(end) for end in arguments.interval]
     is_first = comm is None or comm.rank == 0
     if is_first:
-        check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
+        command.check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
         if arguments.plot and arguments.method == "dense":
             raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
-    device = device_of(arguments)
-    A = input_of(NAME, arguments, device, comm)
-    M = None if arguments.mass is None else opened(NAME, arguments.mass)
+    device = command.device_of(arguments)
+    A = command.input_of(NAME, arguments, device, comm)
+    M = None if arguments.mass is None else command.opened(NAME, arguments.mass)
+    is_end = arguments.sigma is None and arguments.interval is None
+    call: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name in EIGSH}
+    call |= {"A": A, "M": M, "which": arguments.which or ("SA" if is_end else "LM"), "device": device}
+    call["comm"] = None
     if arguments.plan:
-        planned = plan(**_call(A, M, device, arguments))
+        planned = plan(**call)
         text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
         write_all({"standard output": lambda: print(text, flush=True)})
         return DONE
+    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
+    draws = arguments.method == "auto" and arguments.plot and not arguments.interval and may_be_dense
+    if draws:
+        call["method"] = "lanczos"  # dense LAPACK has no history
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
-                result = _solve(A, M, device, arguments)
+                result = eigsh(**call, progress=True, on_unconverged="return", return_info=True)
+            result = result.with_info(why="--plot is given") if draws else result
         except Interrupted as stop:
             result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
     if is_first:
-        write_results(
+        command.write_results(
             arguments,
             result,
             lambda: _print(arguments, A, result, profile),
@@ -155,29 +147,12 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
 
 
-def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    is_end = arguments.sigma is None and arguments.interval is None
-    which = arguments.which or ("SA" if is_end else "LM")
-    same = {name: value for name, value in vars(arguments).items() if name in EIGSH}
-    return same | {"A": A, "M": M, "which": which, "device": device, "comm": None}
-
-
-def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
-    call, why = _call(A, M, device, arguments), None
-    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
-    if arguments.method == "auto" and arguments.plot and not arguments.interval and may_be_dense:
-        call["method"], why = "lanczos", "--plot is given"  # dense LAPACK has no history
-    result: EigenResult = eigsh(**call, progress=True, on_unconverged="return", return_info=True)
-    result.info["why"] = why or result.info["why"]
-    return result
-
-
 def _print(
     arguments: argparse.Namespace, A: Any, result: EigenResult, profile: blockvec.Profile | None
 ) -> None:
     inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
     if arguments.json:
-        more = kernels(profile) | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
+        more = command.kernels(profile) | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
         print(json.dumps({**inputs, **result.to_dict(), **more}, allow_nan=False), flush=True)
         return
     info, layout = result.info, getattr(A, "layout", None)
@@ -198,7 +173,7 @@ def _print(
         print("interrupted: the table shows what was reached", flush=True)
 
 
-def _process_table(shares: Sequence[ProcessInfo]) -> str:
+def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
     lines = ["process       rows      entries  halo rows  MB sent  products s  waiting s"]
     for rank, own in enumerate(shares):
         waiting_s, sent_mb = own["exchange_s"] + own["reduction_s"], own["bytes_sent"] * 1e-6

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import index
+from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -21,7 +21,7 @@ from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
-from .iterations.chebyshev import SINGLE, Precision, can_convert
+from .iterations.chebyshev import Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
@@ -75,12 +75,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify": ("auto", "always", "never"),
     "precision": ("auto", "double", "mixed"),
 }
-
-
-NOT_OF_INTERVALS = (
-    *("sigma", "Minv", "OPinv", "preconditioner", "jd_options", "v0", "ncv", "maxiter"),
-    "orthogonal_to",
-)
+# Options that say how values around a number are computed.
+HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
+NOT_OF_INTERVALS = (*HOW, "sigma", "Minv", "v0", "ncv")
 OF_INTERVALS = ("auto", "filter", "dense")  # methods
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
@@ -95,7 +92,7 @@ def check(options: Mapping[str, Any]) -> None:
     """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
     for name, known in CHOICES.items():
         check_choice(name, options[name], known)
-    M, sigma, which, method, mode = (options[name] for name in ("M", "sigma", "which", "method", "mode"))
+    M, sigma, which, method, mode = itemgetter("M", "sigma", "which", "method", "mode")(options)
     callback, how = options["callback"], options["jd_options"]
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
@@ -168,21 +165,16 @@ def check_precision(op: Operator, method: str, *, is_plain: bool) -> None:
 
     `is_plain` says that an end of the spectrum of A alone is asked for.
     """
-    remedy = "leave it out, or use precision='double'"
     if method not in ("auto", "filter"):
-        raise OptionError(f"precision: 'mixed' is one of filters, but method is {method!r}; {remedy}.")
-    if not is_plain:
-        raise OptionError(
-            "precision: 'mixed' is one of filters at an end of the spectrum of A, without M, sigma, "
-            f"interval, preconditioner and jd_options; {remedy}."
-        )
-    if op.dtype.char not in SINGLE:
-        raise OptionError(f"precision: 'mixed' needs A in double precision, it is {op.dtype.name}; {remedy}.")
-    if not can_convert(op):
-        raise OptionError(
-            "precision: 'mixed' needs a sparse matrix A, whose entries can be converted to single precision; "
-            f"got {op!r}: {remedy}."
-        )
+        needs = f"is one of filters, but method is {method!r}"
+    elif not is_plain:
+        needs = "is one of filters at an end of the spectrum of A, without M, sigma, interval, "
+        needs += "preconditioner and jd_options"
+    elif not can_convert(op):
+        needs = f"needs a sparse matrix A, whose entries can be converted from double precision; got {op!r}"
+    else:
+        return
+    raise OptionError(f"precision: 'mixed' {needs}; leave it out, or use precision='double'.")
 
 
 def whole(name: str, value: Any) -> int:
@@ -207,6 +199,11 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 def is_explicit(A: Any) -> bool:
     """Check whether A is a matrix with its entries in memory, of the host or a GPU."""
     return isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
+
+
+def are_explicit(A: Any, M: Any) -> bool:
+    """Check whether A, and M if there is one, are matrices with their entries in memory."""
+    return is_explicit(A) and (M is None or is_explicit(M))
 
 
 def is_on_gpu(A: Any) -> bool:
@@ -248,24 +245,21 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     Matrices and arrays of other element types are converted to one of blocks. Functions take arrays of the
     caller's kind, or else of their own library. Kernels for the first operand are compiled in parallel.
     """
-    if all(operand is None for operand in operands):
-        return list(operands)
-    kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
-    converted = [
-        kind.function(operand)
-        if kind is not None and is_function(operand)
-        else in_element_type(native(operand))
-        for kind, operand in zip(kinds, operands, strict=True)
-    ]
+    converted = []
+    for operand in operands:
+        kind = caller or ArrayKind.of_caller(operand)
+        if kind is not None and is_function(operand):
+            converted.append(kind.function(operand))
+        else:
+            converted.append(in_element_type(native(operand)))
     precompile_matrix(converted[0])
     return converted
 
 
-def spacing(*matrices: Any) -> float:
-    """Return the largest eps of the element types that matrices are given in, at least that of float64."""
-    # torch's types have its name.
-    names = [str(getattr(matrix, "dtype", "")).rpartition(".")[2] for matrix in matrices]
-    return float(max(np.finfo(name if name in SHORT_TYPES else "f8").eps for name in names))
+def spacing(matrix: Any) -> float:
+    """Return eps of the element type that a matrix is given in, at least that of float64."""
+    name = str(getattr(matrix, "dtype", "")).rpartition(".")[2]  # torch's types have its name
+    return float(np.finfo(name if name in SHORT_TYPES else "f8").eps)
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
@@ -365,9 +359,7 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
 
 def on_device_of(op: Any, block: BlockVector) -> BlockVector:
     """Copy a block to the device of an operator, if it is elsewhere."""
-    if block.device == op.device:
-        return block
-    return block.to_host() if op.device == "cpu" else block.to_device(op.device)
+    return block if block.device == op.device else block.to_device(op.device)
 
 
 def brought_in_range(name: str, block: BlockVector) -> Any:

@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,11 @@ MODELS = """\
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
 
-MATRIX_FREE: Option = (
-    "--matrix-free",
-    bool,
-    None,
-    "store no matrix; for many-particle models, xxz and hubbard",
-)
+MATRIX_FREE: Option = ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard")
 PROFILE: Option = ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too")
 RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
 JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
-
-
-def comm_option(command: str) -> Option:
-    """Describe the option that splits rows over processes."""
-    return ("--comm", ("mpi",), None, f"split the rows over processes: mpiexec -n 4 {command} ... --comm mpi")
+COMM: Option = ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi")
 
 
 def parser_of(
@@ -88,7 +79,11 @@ def run(
 
     `hint` is what is said about a second matrix, `alone` are options that several processes do not have.
     """
-    with _speaking_once():
+    with ExitStack() as silenced:
+        if launched()[0] > 0:  # the first of the processes speaks for all
+            nowhere = silenced.enter_context(open(os.devnull, "w"))
+            silenced.enter_context(redirect_stdout(nowhere))
+            silenced.enter_context(redirect_stderr(nowhere))
         arguments, unknown = root.parse_known_args(argv)
         if unknown:
             more = "" if unknown[0].startswith("-") else f"; {hint}"
@@ -100,16 +95,6 @@ def run(
                 return function(arguments, comm)
 
         return guarded(root.prog, together)
-
-
-@contextmanager
-def _speaking_once() -> Iterator[None]:
-    """Discard the output of all processes of a launcher but the first."""
-    if launched()[0] == 0:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
 
 
 def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Communicator | None:
@@ -147,13 +132,18 @@ def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Com
 
     A GPU makes the rows of a model itself.
     """
+    name, is_file = arguments.matrix, os.path.exists(arguments.matrix)  # False for names that are too long
+    is_model = not is_file and name.partition(":")[0].strip().lower() in blockvec.models.available()
     if comm is not None:
-        return opened_together(arguments.matrix, device, comm)
+        make: Any = blockvec.models.generator if is_model else blockvec.open_matrix  # which refuses the name
+        rows = read_rows(name, comm) if is_file else make(name)
+        layout = blockvec.RowLayout.equal(rows.shape[1], comm)
+        return blockvec.as_operator(rows, device=device, layout=layout)
     if arguments.matrix_free:
-        return blockvec.models.operator(arguments.matrix, device=device)
-    if device != "cpu" and getattr(arguments, "mass", None) is None and _is_model(arguments.matrix):
-        return blockvec.models.generator(arguments.matrix).matrix(device=device)
-    return opened(command, arguments.matrix)
+        return blockvec.models.operator(name, device=device)
+    if device != "cpu" and getattr(arguments, "mass", None) is None and is_model:
+        return blockvec.models.generator(name).matrix(device=device)
+    return opened(command, name)
 
 
 def check_outputs(arguments: argparse.Namespace, inputs: Mapping[str, Any], *names: str) -> None:
@@ -215,20 +205,3 @@ def opened(command: str, name: str) -> Any:
             return blockvec.read_matrix(copy)
         except FormatError as error:
             raise FormatError(str(error).replace(str(copy), "standard input")) from None
-
-
-def _is_model(name: str) -> bool:
-    return not Path(name).exists() and name.partition(":")[0].strip().lower() in blockvec.models.available()
-
-
-def opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
-    """Open this process's rows of a model or of a file."""
-    rows: Any
-    if Path(name).exists():
-        rows = read_rows(name, comm)
-    elif _is_model(name):
-        rows = blockvec.models.generator(name)
-    else:
-        rows = blockvec.open_matrix(name)  # refuses the name
-    layout = blockvec.RowLayout.equal(rows.shape[1], comm)
-    return blockvec.as_operator(rows, device=device, layout=layout)

@@ -147,8 +147,7 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
     """Return the reason why dense LAPACK is faster for k pairs of n rows than a rival; None if it is not."""
     if n <= (most := dense_rows(rival, device, k)):
         return f"n = {n} is at most {most}"
-    is_space = rival != "factors" and k * DENSE_SHARE > n
-    if is_space and n <= DENSE_MAX_ROWS:
+    if rival != "factors" and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
         return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
     return None
 
@@ -174,11 +173,8 @@ def is_full(operator: Operator) -> bool:
 def product_bytes(operator: Operator, columns: int) -> float:
     """Count the bytes that a product with a block moves; a function moves the block only."""
     n, size = int(operator.shape[0]), int(operator.dtype.itemsize)
-    nnz = getattr(operator, "nnz", None)
-    if nnz is not None:
-        entries = int(nnz) * (size + INDEX_BYTES)
-    else:
-        entries = n * n * size if is_dense(operator) else 0
+    nnz, dense = getattr(operator, "nnz", None), n * n * size if is_dense(operator) else 0
+    entries = dense if nnz is None else int(nnz) * (size + INDEX_BYTES)
     return entries + rates(operator.device).vector_passes * n * columns * size
 
 

@@ -24,18 +24,7 @@ from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
-from .arguments import (
-    check_choice,
-    device_of,
-    ends,
-    farthest,
-    generator,
-    integer,
-    natively,
-    on_host,
-    spacing,
-    square,
-)
+from . import arguments
 from .blocks import Operator, RealArray
 from .factorization.inertia import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
@@ -49,7 +38,6 @@ from .transform.standard_form import standard_form
 VECTORS = 16  # random vectors of an estimate
 STEPS = 50  # Lanczos steps of a first sketch
 MAX_STEPS = 800  # steps at most, while nodes next to an end matter
-METHODS = ("auto", "inertia", "estimate")
 
 
 @frozen
@@ -144,13 +132,13 @@ def count_eigenvalues(
     >>> int(count_eigenvalues(A, 2.0, 4.0))
     2
     """
-    check_choice("method", method, METHODS)
-    low, high = ends((a, b))
-    width, generated = integer("vectors", vectors, 2), generator(rng)
-    spacings = spacing(A), spacing(M)
-    A, M = natively(ArrayKind.of_caller(A), A, M)
-    if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
-        A, M, device = on_host(A), on_host(M), "cpu"
+    arguments.check_choice("method", method, ("auto", "inertia", "estimate"))
+    low, high = arguments.ends((a, b))
+    width, generated = arguments.integer("vectors", vectors, 2), arguments.generator(rng)
+    spacings = arguments.spacing(A), arguments.spacing(M)
+    A, M = arguments.natively(ArrayKind.of_caller(A), A, M)
+    if method != "estimate" and place_of(A, arguments.device_of(A, device)) == "cpu":
+        A, M, device = arguments.on_host(A), arguments.on_host(M), "cpu"
         is_suspect = may_have_penalties(A)
         penalties = Penalties.of(A, M) if is_suspect else None
         if penalties is not None and penalties.are_below(low, high):
@@ -158,8 +146,8 @@ def count_eigenvalues(
         elif is_suspect and (text := lost_digits(A, (low, high), LOST)) is not None:
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
-    op = square(as_operator(A, shape=shape, dtype=dtype, device=device))
-    scaling = measured(op, A, M, farthest(low, high), "normal", None, True, spacings)
+    op = arguments.square(as_operator(A, shape=shape, dtype=dtype, device=device))
+    scaling = measured(op, A, M, arguments.farthest(low, high), "normal", None, True, spacings)
     op, A, M, _ = scaling.operands(op, A, M, None, device, True)
     low, high = scaling.value(low), scaling.value(high)
     with scaling.noted():

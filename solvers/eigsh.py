@@ -211,16 +211,15 @@ def eigsh(
     """
     given = locals()
     begin_s = time.perf_counter()
-    from .call import called, solved  # most of the package, which `import solvers` need not wait for
+    from .call import Call, solved  # most of the package, which `import solvers` need not wait for
 
-    call = called(given, begin_s)
+    call = Call(given, begin_s)
     result = solved(call)
     w, V = result.eigenvalues, result.eigenvectors if return_eigenvectors else None
     if call.caller is not None:
         w, V = call.caller.share(w), None if V is None else call.caller.share(V)
-    result = replace(result, eigenvalues=w, eigenvectors=V)
-    asked: dict[str, Any] = {} if interval is not None else {"k": call.pairs}  # not what a stage asked for
-    result = result.with_info(time_s=time.perf_counter() - begin_s, **asked)
+    told = result.with_info(time_s=time.perf_counter() - begin_s)
+    result = replace(told, eigenvalues=w, eigenvectors=V)
     if (call.processes is None or call.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)

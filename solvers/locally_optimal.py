@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from blockvec import BlockVector, as_operator, precompiled
 from blockvec.errors import OptionError, ShapeError
@@ -16,6 +15,7 @@ from blockvec.interchange import ArrayKind, is_function
 from .arguments import Options, blas_threads, integer, natively
 from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
 from .eigsh import eigsh
+from .iterations.rayleigh_ritz import ritz_pairs
 from .orthogonalization import orthogonalize
 from .sizes import SHORT_ROWS
 
@@ -274,8 +274,7 @@ class _Lobpcg:
             if size > bound:
                 text = f"Matrix gramA of the type {G.dtype} is not Hermitian: condition: {size} < {bound}"
                 warnings.warn(f"{text} fails.", stacklevel=4)
-        G = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64)
-        values, V = scipy.linalg.eigh((G + G.conj().T) / 2)
+        values, V = ritz_pairs(G.astype(np.complex128 if G.dtype.kind == "c" else np.float64))
         order = np.argsort(self.sign * values, kind="stable")[: self.k]
         return values[order].astype(self.X.array.real.dtype), V[:, order]
 

@@ -9,7 +9,7 @@ import blockvec
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
-from .arguments import is_explicit
+from .arguments import are_explicit, is_explicit
 from .blocks import Operator
 from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
@@ -50,25 +50,19 @@ def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
     DeviceError
         For a problem that needs factors that nothing on this machine can compute.
     """
-    factors = _place_of_factors(call, device, method)
+    factors = None  # where A - sigma M is factorised, if that is needed and takes less time than iterations
+    if not (call.M is None and call.sigma is None and call.interval is None):
+        factors = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
+        # A place on the host for a matrix of a GPU has been predicted to be quick.
+        may_take_long = call.is_plain and call.sigma is not None and method == "auto" and factors == device
+        if may_take_long and not blockvec.Factorization.is_small(*_size(call.A)):
+            factors = factors if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
     is_target = call.which == "LM" and factors is None  # iterations find the nearest values only
     by_products = method in ("filter", "dense") or (method == "auto" and is_target)
     unfactored = method == "jd" or (call.is_plain and by_products)
     is_shifted = call.sigma is not None and not unfactored
     transforms = call.interval is None and (call.M is not None or is_shifted)
     return device != "cpu" and _moves(call, device, method, factors, transforms), transforms, unfactored
-
-
-def _place_of_factors(call: Call, device: str, method: str) -> str | None:
-    """Choose where A - sigma M is factorised; None if that is not needed, or takes longer than iterations."""
-    if call.M is None and call.sigma is None and call.interval is None:
-        return None
-    place = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
-    # A place on the host for a matrix of a GPU has been predicted to be quick.
-    may_take_long = call.is_plain and call.sigma is not None and method == "auto" and place == device
-    if may_take_long and not blockvec.Factorization.is_small(*_size(call.A)):
-        return place if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
-    return place
 
 
 def _moves(call: Call, device: str, method: str, factors: str | None, transforms: bool) -> bool:
@@ -80,7 +74,7 @@ def _moves(call: Call, device: str, method: str, factors: str | None, transforms
     needs_host = is_on_host or call.options["Minv"] is not None
     is_given = call.OPinv is not None and not needs_host
     if not transforms or is_given or (M is None and mode == "distance"):
-        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.pairs)
+        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.k)
     if factors is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
         return False  # blocks are copied to small factors of M on the host and back
     if factors is None or (factors != "cpu" and needs_host):
@@ -93,18 +87,16 @@ def _moves(call: Call, device: str, method: str, factors: str | None, transforms
 
 def is_short(A: Any, k: int) -> bool:
     """Check whether A is a matrix that the host solves sooner: of few rows, or with steps of microseconds."""
-    type_of = getattr(getattr(A, "dtype", None), "char", "")
+    parts = {"f": math.inf, "F": math.inf, "d": 1, "D": 2}.get(getattr(getattr(A, "dtype", None), "char", ""))
     is_stored = hasattr(A, "nnz") or is_explicit(A)
     if isinstance(A, blockvec.Operator):
         is_stored = hasattr(getattr(A, "prepared", None), "to_host")
-    if type_of not in tuple("fdFD") or not is_stored:
+    if parts is None or not is_stored:
         return False
     if A.shape[0] <= LAPACK_ROWS:
         return True
-    if not 0 < k <= HOST_PAIRS or type_of not in "dD":
-        return False
-    parts = 2 if type_of == "D" else 1
-    return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= HOST_WORK)
+    work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
+    return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
@@ -130,9 +122,8 @@ def is_factorable(A: Operator, which: str) -> bool:
     On a GPU, dense LAPACK takes less time where it is small enough for that, and without a library of factors
     there that takes too long for others than chains and trees.
     """
-    n = A.shape[0]
-    entries = getattr(A, "nnz", n * n)
-    if which not in ("SA", "LA") or entries > UNASKED_ENTRIES:
+    n, entries = _size(A)
+    if which == "LM" or entries > UNASKED_ENTRIES:
         return False
     if A.device == "cpu":
         return True
@@ -144,7 +135,7 @@ def is_factorable(A: Operator, which: str) -> bool:
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
     """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
-    if not is_explicit(A) or not (M is None or is_explicit(M)):
+    if not are_explicit(A, M):
         return False
     if op.device == "cpu":
         return is_affordable(A, M)

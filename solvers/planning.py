@@ -6,12 +6,12 @@ It depends on the class of the device, never on free memory or the clock.
 from __future__ import annotations
 
 import inspect
-import math
 import platform
 import textwrap
 import time
 import warnings
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +20,8 @@ from blockvec.errors import ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
 
-from .arguments import integer, is_explicit
+from .arguments import are_explicit, integer, is_explicit
+from .blocks import ceil_div
 from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
 from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
@@ -129,7 +130,7 @@ class Plan:
 
     def has(self, name: StageName) -> bool:
         """Check whether a stage may run."""
-        return any(stage.name == name for stage in self.stages)
+        return name in map(attrgetter("name"), self.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers, lists and text, ready for JSON."""
@@ -165,12 +166,12 @@ def plan(
     >>> [stage.method for stage in plan(blockvec.models.model("laplace2d:n=60"), 6, which="LA").stages]
     ['filter', 'shift-invert']
     """
-    from .call import called
+    from .call import Call
     from .eigsh import eigsh
 
     given = inspect.signature(eigsh).bind(A, k, M, sigma, which, **options)
     given.apply_defaults()
-    return called(given.arguments, time.perf_counter()).planned()
+    return Call(given.arguments, time.perf_counter()).planned()
 
 
 def warn_of_processes(plan: Plan, op: Any) -> None:
@@ -189,27 +190,32 @@ def warn_of_processes(plan: Plan, op: Any) -> None:
 
 def plan_of(call: Call) -> Plan:
     """Plan the solve of the problem of a call, at its place."""
-    problem, sigma = call.problem, call.sigma
+    problem, sigma, is_pair = call.problem, call.sigma, call.M is not None
     n, op = problem.n, problem.operator
-    A, M = call.A, call.M
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
     form, options = "without a transformation", None
     if call.interval is not None:
-        stages = _interval_stages(problem, A, M)
+        stages = [_interval_stage(call)]
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
     else:
         integer("k", problem.k, 1, n - problem.n_locked)
         is_shifted = sigma is not None and not call.unfactored and call.mode != "distance"
         inside = problem
         if call.transforms:
-            form, inside = _transformation(sigma, call.mode, M is not None), _described(call, is_shifted)
+            form, inside = _transformation(sigma, call.mode, is_pair), _described(call, is_shifted)
         elif sigma is not None:
             form = f"around {sigma:g} without factors"
         options = choose_options(inside)
         stages = iteration_stages(inside, options)
         if not is_shifted and _factors_may_help(call, stages[0].method):
-            stages = _with_factors(problem.which, stages, is_pair=M is not None)
+            when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
+            when = "it converges slowly" if is_pair else when
+            stages = [*stages, Stage("shift-invert", "shift-invert", CLOSE, when)]
+            if is_pair and problem.which != "LA":
+                proof = "factors of A prove that no value is below zero"
+                above = Stage("above zero", "shift-invert", "these are those nearest to zero", proof)
+                stages = [above, replace(stages[0], when="they do not"), *stages[1:]]
         options = None if call.transforms else options
     if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
@@ -230,7 +236,7 @@ def _described(call: Call, is_shifted: bool) -> Problem:
     """Describe the standard form of a problem, without zeros that it may have."""
     problem, op = call.problem, call.problem.operator
     dtype = np.dtype(np.promote_types(op.dtype, getattr(call.M, "dtype", None) or op.dtype))
-    described: Any = DescribedOperator(problem.n, None, dtype, op.device)
+    described: Any = DescribedOperator(op.shape, None, dtype, op.device)
     width = FACTOR_WIDTH if is_shifted and call.OPinv is None else 0
     return replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
 
@@ -240,26 +246,14 @@ def _factors_may_help(call: Call, first: str) -> bool:
 
     Locked columns need not be invariant.
     """
-    problem, op, A, M = call.problem, call.problem.operator, call.A, call.M
+    problem, op = call.problem, call.problem.operator
     iterates = first in ("lanczos", "filter") and problem.method == "auto" and problem.target is None
     is_free = iterates and problem.locked is None and not problem.asks_for_corrections
-    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    end = "SA" if problem.which == "BE" else problem.which
-    if not (is_free and are_explicit and is_factorable(op, end)):
+    if not (is_free and are_explicit(call.A, call.M) and is_factorable(op, problem.which)):
         return False
-    if M is None:
+    if call.M is None:
         return not (problem.may_be_dense and is_full(op))  # whose values take as long as some shifts
-    return can_factorise(op, A, M, elsewhere=True)  # iterations tell little about their time
-
-
-def _with_factors(which: str, stages: list[Stage], *, is_pair: bool) -> list[Stage]:
-    when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
-    after = Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly" if is_pair else when)
-    if not is_pair or which == "LA":
-        return [*stages, after]
-    when = "factors of A prove that no value is below zero"
-    above = Stage("above zero", "shift-invert", "these are those nearest to zero", when)
-    return [above, replace(stages[0], when="they do not"), after]
+    return can_factorise(op, call.A, call.M, elsewhere=True)  # iterations tell little about their time
 
 
 def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:
@@ -271,32 +265,24 @@ def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:
     return f"by the inverse of {pair} with sigma = {sigma:g}" + ("" if mode == "normal" else f", mode {mode}")
 
 
-def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
-    op = problem.operator
+def _interval_stage(call: Call) -> Stage:
+    problem, op, M = call.problem, call.problem.operator, call.M
     why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
     if problem.method == "dense" or (problem.method == "auto" and why is not None):
-        return [_dense_stage(problem, why or problem.method_why)]
-    mass = M if M is None or is_explicit(M) or not fits_dense(op) else None  # of few rows it will be formed
-    if problem.method == "auto" and can_factorise(op, A, mass):
-        return [Stage("slices", "shift-invert", "factors at several shifts count all values")]
-    return [Stage("iterate", "filter", "nothing is factorised")]
+        return _dense_stage(problem, why or problem.method_why)
+    mass = M if is_explicit(M) or not fits_dense(op) else None  # of few rows it will be formed
+    if problem.method == "auto" and can_factorise(op, call.A, mass):
+        return Stage("slices", "shift-invert", "factors at several shifts count all values")
+    return Stage("iterate", "filter", "nothing is factorised")
 
 
 def iteration_stages(problem: Problem, options: IterationOptions) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]
-    first = Stage(
-        "iterate",
-        options.method,
-        options.why,
-        "",
-        options.block_size,
-        options.ncv,
-        options.degree,
-        _cycle_s(problem, options),
-        basis_bytes(problem, options),
-    )
+    sizes = options.block_size, options.ncv, options.degree
+    costs = _cycle_s(problem, options), basis_bytes(problem, options)
+    first = Stage("iterate", options.method, options.why, "", *sizes, *costs)
     is_around = problem.target is not None and (problem.method, options.method) == ("auto", "jd")
     if is_around and not problem.may_be_dense:
         return [first, Stage("window", "filter", "eigenvalues are dense there", "corrections stagnate")]
@@ -308,16 +294,16 @@ def _dense_stage(problem: Problem, why: str, when: str = "") -> Stage:
     return Stage("dense", "dense", why, when, seconds=seconds, nbytes=dense_bytes(op))
 
 
-def _cycle_s(problem: Problem, options: IterationOptions) -> float | None:
-    """Predict the seconds from one restart to the next; None for functions, whose time is not known."""
+def _cycle_s(problem: Problem, options: IterationOptions, sums_s: float = 0.0) -> float | None:
+    """Predict the seconds from one restart to the next; None for functions, whose time is not known.
+
+    `sums_s` are added per step.
+    """
     if product_s(problem.operator, 0) == 0:
         return None
-    return _steps(problem, options) * options.degree * call_s(problem, options, options.block_size)
-
-
-def _steps(problem: Problem, options: IterationOptions) -> int:
-    """Count the steps from one restart to the next."""
-    return math.ceil(max(options.ncv - problem.k, options.block_size) / options.block_size)
+    b = options.block_size
+    steps = ceil_div(max(options.ncv - problem.k, b), b)
+    return steps * (options.degree * call_s(problem, options, b) + sums_s)
 
 
 def _split_s(problem: Problem, options: IterationOptions) -> float | None:
@@ -328,9 +314,9 @@ def _split_s(problem: Problem, options: IterationOptions) -> float | None:
     op: Any = problem.operator
     layout, rate = op.layout, rates(op.device)
     parts = len(set(share(layout.comm, (platform.node(), op.device))))
-    own: Any = DescribedOperator(problem.n // parts, op.nnz // parts, op.dtype, op.device)
-    own_s = _cycle_s(replace(problem, operator=own), options)
+    rows = problem.n // parts
+    own: Any = DescribedOperator((rows, rows), op.nnz // parts, op.dtype, op.device)
     received = largest(layout, op.halo_rows) * options.block_size * op.dtype.itemsize
     exchange_s = rate.exchange_s + rate.exchange_byte_s * received if received else 0.0
-    each_s = options.degree * exchange_s + STEP_SUMS * rate.sum_s
-    return None if own_s is None else own_s + _steps(problem, options) * each_s
+    sums_s = options.degree * exchange_s + STEP_SUMS * rate.sum_s
+    return _cycle_s(replace(problem, operator=own), options, sums_s)

@@ -107,10 +107,10 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
-        values, residuals, limits = (
-            times(numbers, exponent) for numbers in (self.eigenvalues, self.residuals, self.limits)
-        )
-        return replace(self, eigenvalues=values, residuals=residuals, limits=limits)
+        if exponent == 0:
+            return self
+        names = ("eigenvalues", "residuals", "limits")
+        return replace(self, **{name: times(getattr(self, name), exponent) for name in names})
 
     @property
     def converged(self) -> int:
@@ -141,15 +141,6 @@ class Counts:
         self.block_applications += times * part.block_applications
         self.reductions += part.reductions
         self.single_columns += times * part.single_columns
-
-
-@frozen
-class Successor:
-    """The method that takes over from an iteration which is predicted to take longer."""
-
-    seconds: Callable[[], float]  # predicted when first asked for, and kept
-    share: float = 1.0  # of these seconds, that the iteration may take before
-    least_s: float = 0.0  # that it may take in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +183,9 @@ class Problem:
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     dtype: str | None = None  # of the matrix of the caller, where the operator has another one
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
-    successor: Successor | None = None
+    # Whether the method that takes over from an iteration takes less time than this one has taken, or is
+    # predicted to take in all (s).
+    successor: Callable[[float, float], bool] | None = None
 
     def is_late(self) -> bool:
         """Check whether the time limit of the call has passed."""

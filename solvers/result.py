@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,14 @@ from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
 from .iterations.rayleigh_ritz import SAME_VALUE, clusters
-from .problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, excess
+from .problem import Counts, IterationOptions, IterationState, Problem, Verification, excess
 from .runtime.processes import delivered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .planning import Plan
 
-HEADER = "eigenvalue", "residual", "/ limit", "copies"
+HEADER = "", "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 
 
@@ -46,64 +45,9 @@ def not_symmetric(asymmetry: Mapping[str, float]) -> str:
     )
 
 
-class ProcessInfo(TypedDict):
-    """The share of one process of a solve, in rank order in ``info["processes"]``; times are the host's."""
-
-    device: str
-    transport: str  # "MPI", or how arrays of GPUs are sent
-    rows: int
-    entries: int | None  # stored entries of the matrix, None for functions and sums of operators
-    halo_rows: int | None  # rows of other processes that a product needs, None for sums of operators
-    products: int
-    product_s: float
-    exchange_s: float  # time that exchanges of halos were waited for
-    reductions: int  # sums and decisions over all processes
-    reduction_s: float  # time that these took, including that for slower processes
-    gpu_s: dict[str, float]  # estimated times of products (with exchanges), exchanges, reductions on a GPU
-    bytes_sent: int
-
-
-class SolveInfo(TypedDict):
-    """Method and costs of a solve as plain values, ready for JSON."""
-
-    method: str
-    why: str  # the reason for the method
-    stopped: Stop
-    verification: str  # in words, for display: `EigenResult.verification` is what programs test
-    n: int
-    k: int
-    which: str
-    sigma: float | None  # as given, as `which` and `mode`
-    mode: NotRequired[str]
-    interval: list[float | None] | None  # its ends, None for infinite ones
-    counted: float | None  # number of eigenvalues in the interval, as counted apart from their computation
-    count_error: float | None  # standard error of that number; 0 for a proof
-    tol: float
-    convergence: str
-    dtype: str
-    device: str
-    norm: float  # ||A||, given or estimated
-    block_size: int | None  # None for dense LAPACK, as ncv
-    ncv: int | None
-    degree: int  # highest degree of a polynomial of A that was iterated with
-    operator_columns: int  # columns that A was applied to
-    single_columns: int  # of these, columns in single precision within a solve in double precision
-    block_applications: int  # calls of the operator
-    preconditioner_columns: int
-    verification_columns: int  # operator columns that only served to look for missed eigenvalues
-    missing: int  # wanted vectors that are known to exist and were not computed
-    restarts: int
-    reductions: int  # inner products over the tall dimension
-    time_s: float
-    # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their element types is exceeded
-    asymmetry: NotRequired[dict[str, float]]
-    processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
-    plan: NotRequired[Plan]  # made before the first product
-
-
-def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
+def described(problem: Problem, counts: Counts, **entries: Any) -> dict[str, Any]:
     """Describe a solve: its problem, its costs, and further entries or other ones."""
-    info: Any = {
+    info = {
         "n": problem.n,
         "k": problem.k,
         "which": problem.which,
@@ -118,7 +62,7 @@ def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
         **asdict(counts),
         "time_s": time.perf_counter() - problem.begin_s,
     }
-    return info | entries  # type: ignore[no-any-return]
+    return info | entries
 
 
 @frozen
@@ -140,11 +84,22 @@ class EigenResult:
     verification : Verification
         Whether copies of multiple eigenvalues may be missing; ``verification.is_decided`` is False if so.
     info : dict
-        Method and costs: ``method`` and ``why``, ``stopped``, ``verification``, ``block_size``, ``ncv``,
-        ``operator_columns`` (of which ``verification_columns`` and ``single_columns``),
-        ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
-        ``k``, ``dtype`` and ``device``, ``which``, ``sigma`` and ``mode`` as they were given, of an interval
-        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``.
+        How the pairs were computed: the ``plan``, and as plain values ``method`` and ``why``, ``stopped``;
+        ``verification`` in words, for display; ``block_size`` and ``ncv``, None for dense LAPACK; ``degree``
+        of the highest polynomial of A. Costs: ``operator_columns`` that A was applied to, of which
+        ``verification_columns`` only served to look for missed eigenvalues and ``single_columns`` were in
+        single precision; ``block_applications``, ``preconditioner_columns``, ``restarts``; ``reductions``,
+        the inner products over the tall dimension; ``time_s``. The problem: ``n``, ``k``, ``dtype``,
+        ``device``, ``tol``, ``convergence``; ``norm`` of A, given or estimated; ``which``, ``sigma`` and
+        ``mode`` as they were given. ``missing`` vectors are wanted, known to exist and not computed. Of an
+        ``interval``, whose infinite ends are None: ``counted``, the number of its eigenvalues, counted apart
+        from their computation, with the standard error ``count_error``, 0 for a proof. ``asymmetry`` of A and
+        M, ``||(A - A^H) z|| / ||A z||`` for a random z, where it is more than rounding. With rows in several
+        ``processes`` those in rank order, each with its ``device``, ``transport``, ``rows``, ``entries``,
+        ``halo_rows`` that a product needs of others, ``products``, ``reductions`` and ``bytes_sent``, and on
+        the host's clock ``product_s``, ``exchange_s`` and ``reduction_s``, the times of products and those
+        that halos and sums took, including the time for slower processes; ``gpu_s`` are estimates of these
+        times on a GPU.
     history : sequence of IterationState
         One entry per restart.
     """
@@ -155,7 +110,7 @@ class EigenResult:
     limits: NDArray[np.float64]
     converged: NDArray[np.bool_]
     verification: Verification
-    info: SolveInfo
+    info: dict[str, Any]
     history: Sequence[IterationState]
 
     @classmethod
@@ -166,26 +121,17 @@ class EigenResult:
         residuals: RealArray,
         limits: RealArray,
         verification: Verification,
-        info: SolveInfo,
+        info: dict[str, Any],
         history: Sequence[IterationState] = (),
     ) -> EigenResult:
         """Form a result from values, residuals and limits on the host, and vectors on the device of A."""
         rows = X.array if isinstance(X, BlockVector) else X
-        return cls(
-            eigenvalues=array_namespace(rows).asarray(theta.astype(rows.real.dtype)),
-            eigenvectors=X,
-            residuals=residuals,
-            limits=limits,
-            converged=residuals <= limits,
-            verification=verification,
-            info=info,
-            history=history,
-        )
+        values = array_namespace(rows).asarray(theta.astype(rows.real.dtype))
+        return cls(values, X, residuals, limits, residuals <= limits, verification, info, history)
 
     def with_info(self, *, history: Sequence[IterationState] | None = None, **entries: Any) -> EigenResult:
         """Replace entries of `info`, and the history if given."""
-        info: Any = self.info | entries
-        return replace(self, info=info, history=self.history if history is None else history)
+        return replace(self, info=self.info | entries, history=self.history if history is None else history)
 
     def with_more_columns(self, columns: int, applications: int) -> EigenResult:
         """Add products that were computed beside the solve."""
@@ -228,33 +174,32 @@ class EigenResult:
             f"residual <= {worst:.1e}, {info['method']}, {info['time_s']:.3g} s)"
         )
 
-    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Write each pair: its value, its residual, that relative to its limit, and its copy."""
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Write each pair: its number, value and residual, that relative to its limit, and its copy."""
         values, groups = self._groups()
         relative = excess(self.residuals, self.limits)
         for begin, end in groups:
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
                 copies = copies if self.converged[i] else "?  not converged"
-                yield f"{values[i]:.14g}", f"{self.residuals[i]:.1e}", f"{relative[i]:.1e}", copies
+                numbers = f"{values[i]:.14g}", f"{self.residuals[i]:.1e}", f"{relative[i]:.1e}"
+                yield str(i + 1), *numbers, copies
 
     def __str__(self) -> str:
         """Format a table of values, residuals and multiplicities."""
-        lines = ["{:>4} {:>22}  {:>9}  {:>9}  {:>7}".format("", *HEADER)]
-        for i, row in enumerate(self._rows(), 1):
-            lines.append("{:4d} {:>22}  {:>9}  {:>9}  {:>7}".format(i, *row))
-        lines.append(self.summary())
-        return "\n".join(lines)
+        rows = HEADER, *self._rows()
+        lines = ["{:>4} {:>22}  {:>9}  {:>9}  {:>7}".format(*row) for row in rows]
+        return "\n".join([*lines, self.summary()])
 
     def _repr_html_(self) -> str:
         """Format the table for notebooks."""
         from html import escape
 
-        def row(tag: str, *cells: object) -> str:
-            return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+        def row(tag: str, cells: tuple[str, ...]) -> str:
+            return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
-        pairs = "".join(row("td", i, *cells) for i, cells in enumerate(self._rows(), 1))
-        return f"<table>{row('th', '', *HEADER)}{pairs}</table><p>{escape(self.summary())}</p>"
+        pairs = "".join(row("td", cells) for cells in self._rows())
+        return f"<table>{row('th', HEADER)}{pairs}</table><p>{escape(self.summary())}</p>"
 
     def summary(self) -> str:
         """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
@@ -309,7 +254,17 @@ class EigenResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        info, ax = self.info, history_axes(self, ax)
+        info = self.info
+        if not self.history:
+            raise OptionError(
+                f"plot: method {info['method']!r} does not iterate, there is no history to draw."
+            )
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+        ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
+        ax.set_xlabel("operator columns")
         for _, states in itertools.groupby(self.history, lambda state: len(state.residuals)):
             drawn = list(states)
             columns = [state.operator_columns for state in drawn]
@@ -344,20 +299,6 @@ def result_of(
     vectors = delivered(columns_of(X.array, order), problem.operator.layout)
     states = [state.times(problem.exponent) for state in history]
     return EigenResult.from_pairs(theta, vectors, residuals, limits, verified, info, states)
-
-
-def history_axes(result: Any, ax: Axes | None) -> Axes:
-    """Prepare axes for residuals relative to their limits over the operator columns; refuse no history."""
-    if not result.history:
-        method = result.info["method"]
-        raise OptionError(f"plot: method {method!r} does not iterate, there is no history to draw.")
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
-    ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    ax.set_xlabel("operator columns")
-    return ax
 
 
 class ConvergenceWarning(UserWarning):

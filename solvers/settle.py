@@ -34,13 +34,8 @@ DECIDE = "give method='dense', sigma or an interval, whose factors count eigenva
 
 def is_complete(result: EigenResult, verify: Verify) -> bool:
     """Check that all pairs have converged and, unless nobody asks for that, that no copy may be missing."""
-    is_verified = verify == "never" or result.verification.is_decided
-    return is_verified and _has_converged(result)
-
-
-def _has_converged(result: EigenResult) -> bool:
-    """Check that as many pairs as are wanted have converged, and none is known to be missing."""
-    return int(result.converged.sum()) == result.info["k"] and not result.info["missing"]
+    has_converged = int(result.converged.sum()) == result.info["k"] and not result.info["missing"]
+    return has_converged and (verify == "never" or result.verification.is_decided)
 
 
 def settle(result: EigenResult, verify: Verify, on_unconverged: str, transformed: str = "LM") -> None:
@@ -72,7 +67,7 @@ def settle(result: EigenResult, verify: Verify, on_unconverged: str, transformed
 def doubt(result: EigenResult, verify: Verify) -> str:
     """Say that copies may be missing although all pairs converged, and how to decide it; or nothing."""
     info = result.info
-    if is_complete(result, verify) or not _has_converged(result):
+    if is_complete(result, verify) or not is_complete(result, "never"):
         return ""
     is_skipped = result.verification is Verification.SKIPPED
     return (
@@ -84,8 +79,7 @@ def doubt(result: EigenResult, verify: Verify) -> str:
 
 def _unconverged(result: EigenResult, count: int, transformed: str) -> str:
     info = result.info
-    costs = {"restarts": counted(info["restarts"], "restart")}
-    cause = CAUSES[info["stopped"]].format(**{**info, **costs})
+    cause = CAUSES[info["stopped"]].format(**info | {"restarts": counted(info["restarts"], "restart")})
     if info["stopped"] in ("converged", "stagnated") and "asymmetry" in info:
         cause = f"to their limit: {not_symmetric(info['asymmetry'])}"
     worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,9 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from .arguments import integer
-from .blocks import Operator, ceil_div, round_up
+from .blocks import ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
-from .iterations.chebyshev import (
-    FEW_PAIRS,
-    PAIR,
-    PAYING_DEGREE,
-    can_convert,
-    choose_degree,
-    copy_bytes,
-    filter_width,
-    saves_time,
-)
-from .iterations.rayleigh_ritz import Tolerance
+from .iterations import chebyshev
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
 from .runtime.progress import logger
@@ -50,7 +41,15 @@ WINDOW_BYTES = 1 << 30  # bytes
 
 def choose_options(problem: Problem) -> IterationOptions:
     """Choose method and sizes."""
-    b = _block_size(problem)
+    if problem.block_size is not None:
+        b = integer("block_size", problem.block_size, 1, problem.n)
+    elif problem.begins_with_corrections:
+        b = _width_of_corrections(problem)
+    else:
+        b = _width_of_steps(problem)
+        if problem.ncv is not None:  # two steps between restarts
+            b = min(b, max(1, (integer("ncv", problem.ncv, 1) - problem.k) // 2))
+    b = min(b, problem.n - problem.n_locked)
     ncv = _basis_size(problem, b)
     method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
@@ -72,9 +71,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         method, why = "filter", "precision='mixed' asks for it"
     if method != "auto" and method != "filter":
         return method, 1, why
-    degree = choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
+    degree = chebyshev.choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
     if method == "filter":
-        return method, max(degree, PAYING_DEGREE), why
+        return method, max(degree, chebyshev.PAYING_DEGREE), why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
@@ -82,9 +81,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         return "dense", 1, dense
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
-    if degree < PAYING_DEGREE and problem.has_costly_steps:
+    if degree < chebyshev.PAYING_DEGREE and problem.has_costly_steps:
         return "lanczos", 1, "each step is a solve"
-    if degree < PAYING_DEGREE:
+    if degree < chebyshev.PAYING_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
@@ -101,46 +100,26 @@ def why_dense(problem: Problem) -> str | None:
 
 def outpaced(
     problem: Problem, options: IterationOptions, share: float = 1.0
-) -> Callable[[float, float], bool] | None:
-    """Return the check whether an iteration takes longer than what could take over, both predicted; or None.
+) -> Callable[[float, float], bool]:
+    """Return the check whether an iteration takes longer than what could take over, both predicted.
 
     That is the successor of the problem, or dense LAPACK, of which it may take a `share` of the time, as many
     columns as there are rows, and more if its method was asked for.
     """
     op, n, b, successor = problem.operator, problem.n, options.block_size, problem.successor
-    is_short = problem.maxiter is None and fits_dense(op)
-    if successor is None and not is_short:
-        return None
     each_s, most_s = call_s(problem, options, b), math.inf
-    if is_short:
+    if problem.maxiter is None and fits_dense(op):
         lapack_s = dense_s(op.device, n)
         lapack_s = lapack_s if problem.may_be_dense else PATIENCE * (lapack_s + 1)
         most_s = share * max(lapack_s, each_s * n / b)
-    width = filter_width(problem.k) if b == 1 and options.method == "filter" else b
-    block_s = call_s(problem, options, max(width, PAIR))
+    width = chebyshev.filter_width(problem.k) if b == 1 and options.method == "filter" else b
+    block_s = call_s(problem, options, max(width, chebyshev.PAIR))
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
-        if successor is not None and max(spent_s, whole_s) > successor.least_s:
-            others_s = successor.seconds()
-            if spent_s > successor.share * others_s or whole_s > others_s:
-                return True
-        return spent_s > most_s
+        return spent_s > most_s or (successor is not None and successor(spent_s, whole_s))
 
     return is_outpaced
-
-
-def _block_size(problem: Problem) -> int:
-    n, k, ncv = problem.n, problem.k, problem.ncv
-    if problem.block_size is not None:
-        b = integer("block_size", problem.block_size, 1, n)
-    elif problem.begins_with_corrections:
-        b = _width_of_corrections(problem)
-    else:
-        b = _width_of_steps(problem)
-        if ncv is not None:  # two steps between restarts
-            b = min(b, max(1, (integer("ncv", ncv, 1) - k) // 2))
-    return min(b, n - problem.n_locked)
 
 
 def _width_of_steps(problem: Problem) -> int:
@@ -156,17 +135,17 @@ def _width_of_steps(problem: Problem) -> int:
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-    is_plain = problem.start_width <= PAIR and not filters
+    is_plain = problem.start_width <= chebyshev.PAIR and not filters
     is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
     if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
-        return min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
+        return min(k, problem.solve_width or chebyshev.PAIR)  # only copies of wanted values change the result
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
     b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
     if is_plain and problem.locked is None:
         return 1
-    return min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
+    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, 4)
 
 
 def _width_of_corrections(problem: Problem) -> int:
@@ -231,46 +210,39 @@ def has_short_columns(problem: Problem) -> bool:
 class DescribedOperator:
     """The properties of an operator that the choice of method and sizes depends on."""
 
-    n: int
+    shape: tuple[int, int]
     nnz: int | None
     dtype: np.dtype[Any]
     device: str = "cpu"
     layout: Any = None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.n, self.n
+
+def basis_bytes(problem: Problem, options: IterationOptions, rows: int | None = None) -> int:
+    """Count the bytes of the vectors that an iteration stores, of `rows` or those of this process."""
+    op, columns = problem.operator, options.ncv + 6 * options.block_size + problem.k + problem.n_locked
+    if rows is None:
+        rows = problem.n if op.layout is None else op.layout.n_local
+    if options.method == "jd":
+        columns += options.ncv + 4 * problem.k
+    return rows * columns * op.dtype.itemsize
 
 
-def may_mix(problem: Problem, options: IterationOptions) -> bool:
-    """Check whether filters may be in single precision: where that saves time."""
-    op, b = problem.operator, options.block_size
-    if options.method != "filter" or problem.precision == "double" or not can_convert(op):
-        return False
-    return problem.precision == "mixed" or saves_time(op, b)
+def completed(problem: Problem, options: IterationOptions) -> IterationOptions:
+    """Decide about single precision and when to stop; refuse an iteration without enough free memory.
 
-
-def basis_bytes(problem: Problem, options: IterationOptions) -> int:
-    """Count the bytes of the vectors that an iteration stores, per process."""
-    op = problem.operator
-    return _local_rows(op) * _columns(problem, options) * op.dtype.itemsize
-
-
-def require_basis(problem: Problem, options: IterationOptions) -> None:
-    """Refuse an iteration that needs more memory than is free."""
-    op, needed, remedy = problem.operator, basis_bytes(problem, options), "lower ncv or k"
-    purpose = f"a basis of ncv = {options.ncv} vectors of {_local_rows(op)} rows"
-    if options.mixes:
-        needed += copy_bytes(op, options.block_size)
+    Filters may be in single precision where that saves time.
+    """
+    op, b, precision = problem.operator, options.block_size, problem.precision
+    needed, remedy = basis_bytes(problem, options), "lower ncv or k"
+    purpose = f"a basis of ncv = {options.ncv} vectors"
+    mixes = options.method == "filter" and precision != "double" and chebyshev.can_convert(op)
+    mixes = mixes and (precision == "mixed" or chebyshev.saves_time(op, b))
+    if mixes:
+        needed += chebyshev.copy_bytes(op, b)
         purpose += " and a copy of A in single precision"
         remedy += ", or use precision='double'"
     require_memory(op, needed, purpose, remedy)
-
-
-def _columns(problem: Problem, options: IterationOptions) -> int:
-    basis = 2 * options.ncv + 4 * problem.k if options.method == "jd" else options.ncv
-    return basis + 6 * options.block_size + problem.k + problem.n_locked
+    return replace(options, mixes=mixes, is_outpaced=outpaced(problem, options))
 
 
 def memory_needed(
@@ -311,26 +283,13 @@ def memory_needed(
     [91, 23]
     """
     n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
-    op: Any = DescribedOperator(n, nnz, np.dtype(dtype))
-    tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
-    problem = Problem(
-        operator=op,
-        k=integer("k", k, 1, n),
-        which="SA",
-        tolerance=tolerance,
-        rng=np.random.default_rng(0),
-        method=method,
-        block_size=block_size,
-        ncv=ncv,
-    )
+    op: Any = DescribedOperator((n, n), nnz, np.dtype(dtype))
+    how: dict[str, Any] = {"method": method, "block_size": block_size, "ncv": ncv}
+    how |= dict.fromkeys(("tolerance", "rng"))  # on which sizes do not depend
+    problem = Problem(operator=op, k=integer("k", k, 1, n), which="SA", **how)
     options = choose_options(problem)
     rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
         return dense_bytes(op)
-    itemsize: int = op.dtype.itemsize
-    basis = rows * _columns(problem, options) * itemsize
-    return 2 * ceil_div(nnz, processes) * (itemsize + INDEX_BYTES) + basis
-
-
-def _local_rows(op: Operator) -> int:
-    return op.shape[0] if op.layout is None else op.layout.n_local
+    matrix = ceil_div(nnz, processes) * (int(op.dtype.itemsize) + INDEX_BYTES)
+    return 2 * matrix + basis_bytes(problem, options, rows)

@@ -38,7 +38,7 @@ OPTIONS: tuple[command.Option, ...] = (
     ("--sites LIST", str, None, "local densities of these rows, as 0,17"),
     ("--points N", int, POINTS, "energies of --json and --save"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --comm"),
-    command.comm_option(NAME),
+    command.COMM,
     command.RNG,
     ("--plot PNG", str, None, "draw the density into this file"),
     ("--save NPZ", str, None, "write energies, density, errors, moments and bounds to this file"),

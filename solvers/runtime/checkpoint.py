@@ -50,10 +50,9 @@ Part: TypeAlias = tuple[dict[str, Any], Iterator[Array]]
 
 
 def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
-    """Write parts in the order of their names, and the digest of what was written."""
+    """Write parts in their order, and the digest of what was written."""
     with zipfile.ZipFile(file, "w") as archive:
-        for name in sorted(parts):
-            header, panels = parts[name]
+        for name, (header, panels) in parts.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
                 for panel in panels:
@@ -61,17 +60,6 @@ def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
     file.flush()
     with open(file.name, "rb") as written:
         file.write(hashlib.file_digest(written, "sha256").digest())
-
-
-def is_intact(file: IO[bytes]) -> bool:
-    """Check the digest at the end of a file."""
-    digest, last = hashlib.sha256(), b""
-    file.seek(0)
-    while data := file.read(PANEL_BYTES):
-        data = last + data
-        digest.update(data[:-DIGEST_BYTES])
-        last = data[-DIGEST_BYTES:]
-    return digest.digest() == last
 
 
 def _has_rows(name: str) -> bool:
@@ -119,15 +107,29 @@ class Checkpoint:
         """
         if not from_first(self.comm, self.has_file and self.path.exists()):
             return None
-        if self.has_file:
-            self._require_intact()
         with zipfile.ZipFile(self.path) if self.has_file else nullcontext() as archive:
             header = json.loads(self._array(archive, "header").tobytes())
-            self._compare_problem(header["problem"])
+            for name in sorted(header["problem"].keys() | self.problem.keys()):
+                then, now = header["problem"].get(name), self.problem.get(name)
+                if then != now:
+                    raise OptionError(
+                        f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is "
+                        f"{now!r}; resume with the same, or {REMEDY}."
+                    )
             files = from_first(self.comm, None if archive is None else archive.namelist())
             names = (name.removesuffix(".npy") for name in files)
             arrays = {name: self._array(archive, name) for name in names if name != "header"}
-        self._compare_image(arrays.pop(IMAGE))
+        # Another device or kernel may round differently: only half of the digits are compared.
+        image, error, scale = arrays.pop(IMAGE), np.inf, np.abs(self.image).max(initial=0.0)
+        if image.shape == self.image.shape and image.dtype == self.image.dtype:
+            with np.errstate(all="ignore"):
+                error = np.abs(image - self.image).max(initial=0.0)
+        error, scale = (largest(self.layout, value) for value in (error, scale))
+        if not error <= np.sqrt(np.finfo(self.image.dtype).eps) * scale:
+            raise OptionError(
+                f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
+                f"orthogonal_to); {REMEDY}."
+            )
         self._is_own = True
         state: dict[str, Any] = header["state"]
         return state | {name.removeprefix(STATE): array for name, array in arrays.items()}
@@ -161,7 +163,9 @@ class Checkpoint:
             with self.path.open("rb") as file:
                 if written := re.search(rb'"format": "(.*?)"', file.read(HEAD_BYTES)):
                     name = written[1].decode(errors="replace")
-                    if name == FORMAT and is_intact(file):
+                    data: Any = np.memmap(file, np.uint8, "r")
+                    digest = hashlib.sha256(data[:-DIGEST_BYTES]).digest()
+                    if name == FORMAT and digest == data[-DIGEST_BYTES:].tobytes():
                         return
                     reason = "" if name == FORMAT else f" (its format is {name!r}, not {FORMAT!r})"
         except OSError as error:
@@ -169,28 +173,6 @@ class Checkpoint:
         raise FormatError(
             f"checkpoint: {str(self.path)!r} is broken or no checkpoint of this version{reason}; {REMEDY}."
         )
-
-    def _compare_problem(self, written: Mapping[str, Any]) -> None:
-        for name in sorted(written.keys() | self.problem.keys()):
-            then, now = written.get(name), self.problem.get(name)
-            if then != now:
-                raise OptionError(
-                    f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is {now!r}; "
-                    f"resume with the same, or {REMEDY}."
-                )
-
-    def _compare_image(self, image: Array) -> None:
-        # Another device or kernel may round differently: only half of the digits are compared.
-        error, scale = np.inf, np.abs(self.image).max(initial=0.0)
-        if image.shape == self.image.shape and image.dtype == self.image.dtype:
-            with np.errstate(all="ignore"):
-                error = np.abs(image - self.image).max(initial=0.0)
-        error, scale = (largest(self.layout, value) for value in (error, scale))
-        if not error <= np.sqrt(np.finfo(self.image.dtype).eps) * scale:
-            raise OptionError(
-                f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
-                f"orthogonal_to); {REMEDY}."
-            )
 
     def save(self, snapshot: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
         """Write the state from `snapshot` if the interval has passed, or `now`."""
@@ -203,8 +185,22 @@ class Checkpoint:
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
         arrays |= {"header": np.frombuffer(text.encode(), np.uint8), IMAGE: self.image}
-        parts = {name: self._part(name, arrays[name]) for name in sorted(arrays)}
-        failure = self._replace(parts) if self.has_file else None
+        parts: dict[str, Part] = {}
+        for name, array in sorted(arrays.items()):
+            shape, panels = array.shape, iter([array])
+            if _has_rows(name):
+                layout = RowLayout.equal(len(array), None) if self.layout is None else self.layout
+                shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
+            descr = np.lib.format.dtype_to_descr(array.dtype)
+            parts[name] = {"descr": descr, "fortran_order": False, "shape": shape}, panels
+        failure = None
+        if self.has_file:
+            try:
+                with replaced(self.path) as file:
+                    write(file, parts)
+                self._is_own = True
+            except OSError as error:
+                failure = error
         for _, panels in parts.values():  # what this process sends, or the file has not taken after a failure
             for _ in panels:
                 pass
@@ -212,24 +208,6 @@ class Checkpoint:
             self._warn(failure, "the solve goes on")
         end_s = time.monotonic()
         self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
-
-    def _part(self, name: str, array: Array) -> Part:
-        shape, panels = array.shape, iter([array])
-        if _has_rows(name):
-            layout = RowLayout.equal(len(array), None) if self.layout is None else self.layout
-            shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
-        descr = np.lib.format.dtype_to_descr(array.dtype)
-        return {"descr": descr, "fortran_order": False, "shape": shape}, panels
-
-    def _replace(self, parts: Mapping[str, Part]) -> OSError | None:
-        """Replace the file; return the error of a file system."""
-        try:
-            with replaced(self.path) as file:
-                write(file, parts)
-            self._is_own = True
-        except OSError as error:
-            return error
-        return None
 
     def remove(self) -> None:
         """Delete the file and those of its stages, as far as this run has written or read them."""

@@ -183,7 +183,7 @@ def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> f
 
 
 def shares(op: Any) -> list[dict[str, Any]]:
-    """Collect the share of each process in a solve; see `ProcessInfo`."""
+    """Collect the share of each process in a solve, as `EigenResult` describes."""
     traffic = current_traffic()
     own = {
         "device": op.device,

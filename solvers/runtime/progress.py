@@ -70,13 +70,12 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     A second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread, or if a program has its own
     handler, signals are handled as before.
     """
-    pending = False
+    pending: list[int] = []
 
     def remember(signum: int, frame: FrameType | None) -> None:
-        nonlocal pending
         if pending:
             raise KeyboardInterrupt
-        pending = True
+        pending.append(signum)
 
     if (
         threading.current_thread() is not threading.main_thread()
@@ -86,6 +85,6 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         return
     signal.signal(signal.SIGINT, remember)
     try:
-        yield lambda: pending
+        yield lambda: bool(pending)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -35,7 +35,7 @@ from ..runtime.checkpoint import probe
 from ..runtime.memory import require_memory
 from ..runtime.processes import largest
 from ..runtime.progress import deferred_interrupt
-from ..sizes import choose_options, has_short_columns, may_mix, outpaced, require_basis
+from ..sizes import choose_options, completed, has_short_columns
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends, one_after_other, with_outliers
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
@@ -70,9 +70,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    given = problem
-    options = replace(options, mixes=may_mix(problem, options), is_outpaced=outpaced(problem, options))
-    require_basis(problem, options)
+    given, options = problem, completed(problem, options)
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start
     if options.method != "jd" and has_short_columns(problem):

@@ -33,7 +33,7 @@ from ..costs import dense_is_faster, product_s, rates
 from ..iterations.rayleigh_ritz import Which
 from ..iterations.spectrum import sketch_of
 from ..placement import place_of
-from ..problem import STOPPED, IterationState, Problem, Successor, stops
+from ..problem import STOPPED, IterationState, Problem, stops
 from ..result import EigenResult
 from ..settle import is_complete
 from .combine import one_after_other, staged
@@ -119,7 +119,11 @@ def from_end(
         return crossed
 
     attempt = staged(problem, "end")
-    successor = Successor(lambda: factors_s, max(SHARE, SLACK * iteration_s / factors_s))
+    most_s = factors_s * max(SHARE, SLACK * iteration_s / factors_s)
+
+    def successor(spent_s: float, whole_s: float) -> bool:
+        return spent_s > most_s or whole_s > factors_s
+
     result = solve(replace(attempt, which=end, target=None, callback=is_over, successor=successor))
     is_wrong, stopped = is_crossed(result.eigenvalues, result.limits), result.info["stopped"]
     is_ended = stopped == "converged" and is_complete(result, problem.verify)

@@ -14,7 +14,7 @@ from blockvec.errors import BreakdownError
 from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..placement import shift_invert_s
-from ..problem import IterationOptions, Problem, Successor, Verification
+from ..problem import IterationOptions, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from ..settle import is_complete
 from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, staged
@@ -82,7 +82,12 @@ def _run_all(task: Call) -> EigenResult:
     if form is None and problem.maxiter is None:  # stops where factors take less time
         seconds = functools.cache(lambda: shift_invert_s(task.A, op))
         least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
-        problem = replace(problem, successor=Successor(seconds, least_s=least_s))
+
+        def successor(spent_s: float, whole_s: float) -> bool:
+            longer_s = max(spent_s, whole_s)
+            return longer_s > least_s and longer_s > seconds()
+
+        problem = replace(problem, successor=successor)
     if problem.which != "BE":
         return _run_in_turn(task.of(problem))
     join = join_ends

@@ -138,7 +138,7 @@ def test_mixed_needs_a_sparse_matrix_in_double_precision() -> None:
     for given, message in (
         (function, "needs a sparse matrix A, whose entries can be converted"),
         ({"A": A.toarray()}, "needs a sparse matrix A"),
-        ({"A": A.astype(np.float32)}, "needs A in double precision, it is float32"),
+        ({"A": A.astype(np.float32)}, r"from double precision; got SparseOperator\(.*, float32, cpu\)"),
     ):
         with pytest.raises(OptionError, match=message):
             solve(k=3, precision="mixed", **given)

@@ -33,7 +33,7 @@ def has_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def place(A: Any, M: Any = None, sigma: float | None = 0.5, **others: Any) -> tuple[bool, bool, bool]:
-    call: Any = {"pairs": 6, "mode": "normal", "OPinv": None, "interval": None}
+    call: Any = {"k": 6, "mode": "normal", "OPinv": None, "interval": None}
     call |= {"A": A, "M": M, "sigma": sigma, "options": {"Minv": None}, "is_plain": M is None, **others}
     return placed(SimpleNamespace(which="LM", **call), "gpu", "auto")  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
-from solvers.stages import drivers, shift_invert
+from solvers.stages import shift_invert
 from solvers.transform import solution
 from tests.solvers.answers import answered
 
@@ -45,7 +45,7 @@ def test_elements_are_predicted_to_a_factor_of_four(name: str) -> None:
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "outpaced", lambda *_: lambda calls, expected: calls > 500)
+    monkeypatch.setattr("solvers.sizes.outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = np.sort(sign * np.r_[np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 6_000)])
     which = "LA" if sign > 0 else "SA"
