@@ -27,7 +27,7 @@ from ..sizes import outpaced
 from .base import MIN_SEARCH, Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
-from .lanczos import ThickRestart
+from .filtering import FilteredRestart
 from .rayleigh_ritz import Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import Found
@@ -339,7 +339,7 @@ def filtered_start(
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
     options = replace(options, is_outpaced=outpaced(problem, options, START_SHARE))
-    loop = ThickRestart(square, options, space.buffer.random_like(b, rng), interrupted)
+    loop = FilteredRestart(square, options, space.buffer.random_like(b, rng), interrupted)
     loop.run()
     counts.add(loop.counts, 2)
     return loop.krylov.columns(0, min(count, len(loop.theta))).copy()
