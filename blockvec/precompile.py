@@ -281,10 +281,14 @@ class Blocks:
 
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels.elementwise import inverse_factor_kernel
-
         self.gram(width)
         self.rotate(width, width)
+
+    def factorize(self, width: int) -> None:
+        """Add the same where the device computes the factor."""
+        from .kernels.elementwise import inverse_factor_kernel
+
+        self.orthonormalize(width)
         if width:
             self.found[inverse_factor_kernel(self.dtype, width)] = None
 
@@ -341,7 +345,7 @@ def _check(s: Blocks) -> None:
 
 def _any(s: Blocks) -> None:
     s.apply(s.b)
-    s.orthonormalize(s.b)
+    s.factorize(s.b)
     for M in range(s.b, s.capacity, s.b or 1):
         s.project(M, s.b, s.capacity)
 
@@ -349,7 +353,7 @@ def _any(s: Blocks) -> None:
 def _begin(s: Blocks) -> bool:
     """List the first step of a Krylov space, what takes longest first; say whether a kernel takes others."""
     takes_steps = s.steps(s.b, s.capacity)
-    s.orthonormalize(s.b)
+    s.factorize(s.b)
     s.apply(s.b)
     return takes_steps
 
