@@ -122,17 +122,9 @@ class JacobiDavidson(Iteration):
         self.space.resume(saved)
         self._restart()  # whose costs were counted before
         super().resume(saved)
-        corrections, columns = saved["best_at"]
-        self.best_at = corrections, columns
-
-    def _resumed(self) -> bool:
-        """Restore the state of the checkpoint and the preconditioner, if there is one."""
-        if not super()._resumed():
-            return False
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
-        return True
 
     def _begin(self) -> None:
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
