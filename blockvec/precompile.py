@@ -290,6 +290,12 @@ class Blocks:
         """Add what makes the columns of a block orthonormal."""
         self.gram(width)
         self.rotate(width, width)
+
+    def factorize(self, width: int) -> None:
+        """Add the same where the device computes the factor."""
+        from .kernels.elementwise import inverse_factor_kernel
+
+        self.orthonormalize(width)
         if width:
             self.found[self.kernels.inverse_factor_kernel(self.dtype, width)] = None
 
@@ -335,7 +341,7 @@ def _check(s: Blocks) -> None:
 
 def _any(s: Blocks) -> None:
     s.apply(s.b)
-    s.orthonormalize(s.b)
+    s.factorize(s.b)
     for M in range(s.b, s.capacity, s.b or 1):
         s.project(M, s.b, s.capacity)
 
@@ -343,7 +349,7 @@ def _any(s: Blocks) -> None:
 def _begin(s: Blocks) -> bool:
     """List the first step of a Krylov space, what takes longest first; say whether a kernel takes others."""
     takes_steps = s.steps(s.b, s.capacity)
-    s.orthonormalize(s.b)
+    s.factorize(s.b)
     s.apply(s.b)
     return takes_steps
 

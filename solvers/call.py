@@ -356,6 +356,8 @@ def _solved_by(call: Call) -> EigenResult:
         result = examined.result(result, tol)
         if call.penalties is not None:
             result = call.penalties.result(result)
+    if result.info["stopped"] == "converged" and not result.converged.all():
+        result = result.with_info(stopped="stagnated")  # transformed pairs converged, not these
     result = result.with_info(**call.own, plan=call.plan)
     if processes is not None:
         result = result.with_info(processes=shares(given))

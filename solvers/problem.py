@@ -228,7 +228,7 @@ class IterationOptions:
     block_size: int
     ncv: int  # basis vectors between restarts, the pending ones not counted
     maxiter: int  # maximum number of restarts, or of outer iterations of Jacobi-Davidson
-    degree: int = 1  # of the polynomial that a `Filtering` may put in the place of A; 1 for none
+    degree: int = 1  # of the polynomial that may take the place of A; 1 for none
     method: Chosen = "lanczos"
     why: str = ""  # reason for the method
     # Whether another method takes less time than so many calls so far, or than so many expected in all: the

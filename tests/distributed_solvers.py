@@ -583,7 +583,7 @@ def systems_of_split_rows_have_the_solutions_of_whole_ones(comm: Any, folder: Pa
     w, V = lobpcg(
         as_operator(A, layout=layout),
         BlockVector(B[rows], copy=True, layout=layout),
-        tol=1e-8,
+        tol=5e-9,
         maxiter=200,
         largest=False,
     )

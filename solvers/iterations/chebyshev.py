@@ -25,17 +25,9 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from blockvec import BlockVector, Recorder
-from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..blocks import (
-    Block,
-    ColumnBlock,
-    LinearMap,
-    Operator,
-    in_precision,
-    project_out,
-)
+from ..blocks import Block, ColumnBlock, LinearMap, Operator, in_precision, project_out
 from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
 from ..functions.recurrence import Recurrence
 from ..runtime.processes import everywhere
@@ -242,15 +234,10 @@ class ChebyshevOperator:
         self._repeats: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
+        self.may_be_queued = getattr(matrix, "may_be_queued", getattr(matrix, "is_recordable", False))
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
-
-    @property
-    def may_be_queued(self) -> bool:
-        """Whether steps may be queued without waiting."""
-        matrix = self._matrix
-        return bool(getattr(matrix, "may_be_queued", getattr(matrix, "is_recordable", False)))
 
     def krylov_steps(self, V: Any, b: int) -> Any:
         """Prepare the orthogonalisation of blocks T_d X by one launch, as a matrix of a GPU does."""
@@ -321,36 +308,26 @@ class FoldedOperator:
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
         self.layout = operator.layout
         self.nnz = getattr(operator, "nnz", None)  # None for the function of a user
+        self.is_recordable = getattr(operator, "is_recordable", False)
 
-    @property
-    def is_recordable(self) -> bool:
-        """Whether a `Recorder` can record `apply`."""
-        return bool(getattr(self.operator, "is_recordable", False))
+    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
+        """Compute ``alpha (A - tau I)^2 X + beta out``."""
+        inner = project_out(self.locked, self.operator.apply(X, shift=self.tau))
+        return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=self.tau)
 
-    def apply(
-        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: float = 0
-    ) -> Block:
-        """Compute ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
-        left, right = self._factors(shift)
-        inner = project_out(self.locked, self.operator.apply(X, shift=right))
-        return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=left)
-
-    def affine(self, alpha: float, shift: float) -> _Product:
-        """Prepare ``alpha ((A - tau I)^2 - shift I)`` for repeated application."""
-        left, right = self._factors(shift)
-        return _Product(self.operator.affine(alpha, left), self.operator.affine(1, right), self.locked)
-
-    def _factors(self, shift: float) -> tuple[float, float]:
-        if shift < 0:
-            raise OptionError(f"shift: got {shift}; (A - tau I)^2 - shift I has real factors from 0 on.")
-        return self.tau + math.sqrt(shift), self.tau - math.sqrt(shift)
+    def affine(self, alpha: float, shift: float) -> LinearMap:
+        """Prepare ``alpha ((A - tau I)^2 - shift I)`` for repeated application, with a shift from 0 on."""
+        root, affine = math.sqrt(shift), self.operator.affine
+        return _Product(affine(alpha, self.tau + root), affine(1, self.tau - root), self.locked)
 
 
+@frozen
 class _Product:
     """The product of two operators, each restricted to the complement of the locked columns."""
 
-    def __init__(self, left: LinearMap, right: LinearMap, locked: Block | None) -> None:
-        self.left, self.right, self.locked = left, right, locked
+    left: LinearMap
+    right: LinearMap
+    locked: Block | None
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
         inner = project_out(self.locked, self.right.apply(X))

@@ -29,13 +29,14 @@ with A on all kept vectors after each cycle.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import Block, Operator
-from ..problem import IterationState, excess
+from ..blocks import Block, LinearMap, Operator
+from ..problem import IterationOptions, IterationState, Problem, excess
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -54,11 +55,12 @@ from .chebyshev import (
     separating_degree,
     single_copy,
 )
-from .krylov import BlockKrylov, Ritz
+from .krylov import Ritz
+from .lanczos import ThickRestart
 from .rayleigh_ritz import ranking_key, select, split_outliers
+from .steps import krylov_of
 
 if TYPE_CHECKING:
-    from .lanczos import ThickRestart
     from .spectrum import Sketch
 
 Values = tuple[float, float, float, float]  # ranking keys of first and last wanted value, edge and far end
@@ -90,187 +92,193 @@ STALLED = 3  # cycles without a gain after which a filter is taken to be limited
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 
 
-@dataclass
-class FilterState:
-    """The state of a filter between cycles; a checkpoint stores its fields."""
+class FilteredRestart(ThickRestart):
+    """Thick-restart block Lanczos with a polynomial of the operator in its place where that takes less time.
 
-    filter: Filter | None = None
-    is_mixed: bool = False  # whether it is in single precision
-    mixes: bool = True  # whether others may be
-    designs: int = 0
-    retired: bool = False  # whether filters are no longer used
-    best: float = math.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
-    stalled: int = 0
-    promised: float = math.inf  # predicted largest residual after a cycle, relative to its limit
-    refined: float = math.inf  # largest residual, relative to its limit, that was refined last
+    A filter replaces the decomposition where another one begins.
+    """
 
+    FILTERING = "is_mixed", "mixes", "designs", "retired", "best", "stalled", "promised", "refined"
+    PROGRESS = (*ThickRestart.PROGRESS, "filtering")
 
-class Filtering:
-    """The filter of a Lanczos iteration, which replaces its decomposition where another one begins."""
-
-    def __init__(self, loop: ThickRestart) -> None:
-        self.loop, self.problem, self.options = loop, loop.problem, loop.options
-        self.state = FilterState(mixes=loop.options.mixes)
+    def __init__(
+        self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
+    ) -> None:
+        super().__init__(problem, options, start, interrupted)
+        self.is_mixed = False  # whether the filter is in single precision
+        self.mixes = options.mixes  # whether others may be
+        self.designs = 0
+        self.retired = False  # whether filters are no longer used
+        self.best = math.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
+        self.stalled = 0  # cycles without a gain
+        self.promised = math.inf  # predicted largest residual after a cycle, relative to its limit
+        self.refined = math.inf  # largest residual, relative to its limit, that was refined last
         # Whether neither a filter nor single precision is asked for; and whether cycles without a filter come
         # first: inside a spectrum, one is needed anyway.
-        self._may_choose = self.problem.method == "auto" and self.problem.precision != "mixed"
-        self._waits_for_need = self._may_choose and not isinstance(loop.operator, FoldedOperator)
-        self.is_refined = False  # whether the pending columns are refined vectors, without values yet
+        self._may_choose = problem.method == "auto" and problem.precision != "mixed"
+        self._waits_for_need = self._may_choose and not isinstance(self.operator, FoldedOperator)
         self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
 
-    def begin(self) -> None:
+    @property
+    def filtering(self) -> dict[str, Any]:
+        """The state of the filter between cycles, for checkpoints."""
+        filter = None if self.filter is None else asdict(self.filter)
+        return {name: getattr(self, name) for name in self.FILTERING} | {"filter": filter}
+
+    @filtering.setter
+    def filtering(self, saved: dict[str, Any]) -> None:
+        for name in self.FILTERING:
+            setattr(self, name, saved[name])
+        self.mixes, self.is_mixed = self.options.mixes and self.mixes, self.options.mixes and self.is_mixed
+        if saved["filter"] is not None:
+            self.filter = Filter(**saved["filter"])
+            self._begin_with(None)
+
+    def _begin(self) -> None:
         """Design a filter before the first step, where one is needed anyway."""
-        if self.loop.random_start and not self._waits_for_need:
-            made = self._designed_by_sketch()
-            if made is not None:
-                self.loop.krylov = self.krylov_of(made)
+        if self.random_start and not self._waits_for_need and self._designed_by_sketch() is not None:
+            self._begin_with(None)
+        super()._begin()
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"filtering": asdict(self.state)}
+    def _begin_with(self, start: Block | None, *, keep_random: bool = True) -> None:
+        """Replace the decomposition by one of the filter, or of A, that begins with some columns."""
+        operator: LinearMap = self.operator
+        krylov, size, degree = self.krylov, self.options.block_size, 1
+        if self.filter is not None:
+            # Single columns are for cheap steps; a filter reads the matrix once for all columns.
+            k, degree, recorder = self.problem.k, self.filter.degree, None
+            size = max(size, min(filter_width(k), (self.options.ncv - k) // 2))  # two steps between restarts
+            if krylov.buffer.layout is None:  # recordings are found by addresses: processes' differ
+                recorder = recorder_for(operator, krylov.buffer[:, :size])
+            A, factor = self._single() if self.is_mixed else (self.operator, 1.0)
+            operator = ChebyshevOperator(A, self.filter.scaled(factor), self.locked, recorder, self.operator)
+        self.block_size = size
+        how = krylov.n_locked, size, self.rng, self.counts, degree, self.is_mixed
+        self.krylov = krylov_of(operator, krylov.buffer, *how)
+        if start is not None:
+            self.krylov.append(start, keep_random=keep_random)
 
-    def resume(self, saved: dict[str, Any]) -> None:
-        fields = saved["filtering"]
-        filter = fields.pop("filter")
-        self.state = FilterState(**fields)
-        self.state.mixes = self.options.mixes and self.state.mixes
-        self.state.is_mixed = self.options.mixes and self.state.is_mixed
-        if filter is not None:
-            self.state.filter = Filter(**filter)
-            self.loop.krylov = self.krylov_of(self.state.filter)
-
-    def krylov_of(self, filter: Filter) -> BlockKrylov:
-        loop, k, options = self.loop, self.problem.k, self.options
-        buffer, recorder = loop.krylov.buffer, None
-        # Single columns are for cheap steps; a filter reads the matrix once for all columns.
-        width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
-        size = loop.block_size = max(options.block_size, width)
-        if buffer.layout is None:  # recordings are found by addresses, which differ between processes
-            recorder = recorder_for(loop.operator, buffer[:, :size])
-        A, factor = self._single() if self.state.is_mixed else (loop.operator, 1.0)
-        operator = ChebyshevOperator(A, filter.scaled(factor), loop.locked, recorder, loop.operator)
-        n_locked, how = loop.krylov.n_locked, (filter.degree, self.state.is_mixed)
-        return BlockKrylov(operator, buffer, n_locked, size, loop.rng, loop.counts, *how)
-
-    def excess(self, filter: Filter, ritz: Ritz) -> float:
+    def _excess(self, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit.
 
         A residual r of the filter at the value phi is an error of r/phi in the vector, and of up to
         2 r/phi ||A|| in the residual of A. In practice a quarter of that is still an upper bound.
         """
-        loop, state, best = self.loop, self.state, select(ritz.theta, "LA")[: self.problem.k]
+        if self.filter is None:
+            return super()._excess(ritz)
+        best = select(ritz.theta, "LA")[: self.problem.k]
         amplified = ritz.theta[best]
         if len(best) < self.problem.k or amplified[-1] <= 1:
-            state.promised = math.inf
+            self.promised = math.inf
             return math.inf
-        limits, norm = loop.limits(filter.value(amplified)), loop.operator_norm()
-        if state.is_mixed:
+        limits, norm = self.limits(self.filter.value(amplified)), self.operator_norm()
+        if self.is_mixed:
             limits = np.maximum(limits, REACH * norm)
-        state.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
-        return state.promised
+        self.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
+        return self.promised
 
     def _designed_by_sketch(self) -> Filter | None:
         """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""
         from .spectrum import sketch_spectrum
 
-        loop, options = self.loop, self.options
+        options = self.options
         outside = max(OUTSIDE * options.ncv, self.problem.k + options.block_size)  # of the damped interval
 
         def placed(sketch: Sketch) -> tuple[float, float, float]:
-            first, last = (sketch.beyond(count, loop.which) for count in (0, self.problem.k))
-            return first, last, sketch.beyond(outside, loop.which, below=last)
+            first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
+            return first, last, sketch.beyond(outside, self.which, below=last)
 
         def is_resolved(sketch: Sketch) -> bool:
-            beyond = ranking_key(sketch.theta, loop.which) > placed(sketch)[-1]
+            beyond = ranking_key(sketch.theta, self.which) > placed(sketch)[-1]
             return float(sketch.counts[beyond].sum()) <= CROWDED * outside
 
         sketch = sketch_spectrum(
-            loop.operator,
-            loop.krylov.buffer.random_like(SKETCH_WIDTH, loop.rng),
+            self.operator,
+            self.krylov.buffer.random_like(SKETCH_WIDTH, self.rng),
             SKETCH_STEPS,
-            loop.locked,
+            self.locked,
             most=MAX_SKETCH_STEPS,
             resolved=is_resolved,
         )
-        loop.counts.apply(SKETCH_WIDTH, sketch.applications)
-        loop.counts.reductions += (2 if loop.locked is None else 3) * sketch.applications
-        loop.norm = max(loop.norm, sketch.norm)
-        loop.least = min(loop.least, sketch.least(loop.which))
-        values = (*placed(sketch), loop.least)
+        self.counts.apply(SKETCH_WIDTH, sketch.applications)
+        self.counts.reductions += (2 if self.locked is None else 3) * sketch.applications
+        self.norm = max(self.norm, sketch.norm)
+        self.least = min(self.least, sketch.least(self.which))
+        values = (*placed(sketch), self.least)
         made = self._design(values)
-        self.state.retired = made is None
-        end = -sketch.beyond(outside, "SA" if loop.which == "LA" else "LA")  # of all but few values
-        if made is None and (loop.which == "LM" or end - loop.least < values[2] - end):
+        self.retired = made is None
+        end = -sketch.beyond(outside, "SA" if self.which == "LA" else "LA")  # of all but few values
+        if made is None and (self.which == "LM" or end - self.least < values[2] - end):
             self._spread = values
         return made
 
     def _design(self, values: Values) -> Filter | None:
         """Choose a filter and its precision, and make it the present one; None if there is none."""
-        loop, state = self.loop, self.state
-        state.designs += 1
-        limit = float(loop.limits(np.full(1, abs(values[1]))).max())
+        self.designs += 1
+        limit = float(self.limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
-        is_mixed = state.mixes and (asked or limit >= LEAST_LIMIT * loop.operator_norm())
+        is_mixed = self.mixes and (asked or limit >= LEAST_LIMIT * self.operator_norm())
         made = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
             degrees = [0 if filter is None else filter.degree for filter in (made, double)]
             if degrees[0] < LEAST_MIXED * degrees[1]:
-                made, is_mixed, state.mixes = double, False, False
-        if made is None or state.designs > MAX_DESIGNS:
+                made, is_mixed, self.mixes = double, False, False
+        if made is None or self.designs > MAX_DESIGNS:
             return None
-        loop.expected_calls = CALLS_PER_DEGREE * separating_degree(values, loop.which, loop.operator_norm())
-        loop.degree = max(loop.degree, made.degree)
-        state.filter, state.is_mixed = made, is_mixed
-        state.best, state.stalled = math.inf, 0
+        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        self.degree = max(self.degree, made.degree)
+        self.filter, self.is_mixed = made, is_mixed
+        self.best, self.stalled = math.inf, 0
         return made
 
     def _designed(self, values: Values, limit: float, is_mixed: bool) -> Filter | None:
-        loop, options = self.loop, self.options
-        degree, unit, norm = options.degree, self.problem.tolerance.unit, loop.operator_norm()
+        options = self.options
+        degree, unit, norm = options.degree, self.problem.tolerance.unit, self.operator_norm()
         if is_mixed:
             sizes = options.block_size, (self.problem.k + options.ncv) // 2
-            degree = max(degree, choose_degree(self._single()[0], *sizes, loop.operator.dtype.itemsize))
+            degree = max(degree, choose_degree(self._single()[0], *sizes, self.operator.dtype.itemsize))
             unit = UNIT
         rounding = unit * norm
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
-        return design_filter(values, loop.which, norm, degree, spread, least)
+        return design_filter(values, self.which, norm, degree, spread, least)
 
     def _single(self) -> tuple[Operator, float]:
         if self._copy is None:
-            self._copy = single_copy(self.loop.operator, self.loop.operator_norm())
+            self._copy = single_copy(self.operator, self.operator_norm())
         return self._copy
 
-    def advance(self, now: IterationState) -> str:
+    def _advance(self) -> str:
         """Choose the operator of the next cycle; return a reason to stop, if any."""
-        loop, state, k = self.loop, self.state, self.problem.k
-        if loop.krylov.complete:
+        now = self.state
+        if not self.krylov.w:
             return ""
-        if state.retired:
+        if self.retired:
             return self._without_outliers(now)
-        if state.filter is not None and not loop.krylov.can_expand():
-            self._adopt(state.filter)  # pending columns, as of missed copies, leave no room for a step
+        if self.filter is not None and not self.krylov.can_expand():
+            self._adopt()  # pending columns, as of missed copies, leave no room for a step
             return ""
-        if len(loop.theta) <= k:
+        if len(self.theta) <= self.problem.k:
             return ""
-        if state.filter is None:  # a given start has been checked
-            if self._waits_for_need and converges_soon(loop.history, loop.krylov.steps.takes_single_columns):
+        if self.filter is None:  # a given start has been checked
+            if self._waits_for_need and converges_soon(self.history, self.krylov.takes_single_columns):
                 return ""
             made = self._designed_by_sketch()
-            if reason := loop.costly():
+            if reason := self.costly():
                 return reason
             if made is not None:
-                self._adopt(made, keeps=not loop.random_start)
+                self._adopt(keeps=not self.random_start)
             return ""
         worst = float(np.max(excess(now.residuals, now.limits)))
-        if loop.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
-            if worst < state.refined / LEAST_REFINEMENT:
-                self._refine(state.filter, worst)
+        if self.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
+            if worst < self.refined / LEAST_REFINEMENT:
+                self._refine(self.filter, worst)
             else:
-                self._adopt(state.filter, keeps=True)
+                self._adopt(keeps=True)
         else:
-            self._judge(state.filter, now, worst)
+            self._judge(self.filter, now, worst)
         return ""
 
     def _without_outliers(self, now: IterationState) -> str:
@@ -278,55 +286,53 @@ class Filtering:
 
         Without it 20 pairs of a random graph with 107 000 rows took 620 restarts on a GPU; 3 of 10 stagnated.
         """
-        loop, problem = self.loop, self.problem
-        is_plain = problem.checkpoint is None and loop.random_start and problem.precision != "mixed"
-        is_plain &= not (problem.has_costly_steps or isinstance(loop.operator, FoldedOperator))
-        if self._spread is None or not is_plain or loop.krylov.steps.takes_single_columns:
+        problem = self.problem
+        is_plain = problem.checkpoint is None and self.random_start and problem.precision != "mixed"
+        is_plain &= not (problem.has_costly_steps or isinstance(self.operator, FoldedOperator))
+        if self._spread is None or not is_plain or self.krylov.takes_single_columns:
             return ""
         limits = np.full(problem.k, now.limits.min())
-        far, others = split_outliers(now.eigenvalues, now.residuals, limits, loop.which)
-        first = float(ranking_key(now.eigenvalues[others], loop.which).max())
+        far, others = split_outliers(now.eigenvalues, now.residuals, limits, self.which)
+        first = float(ranking_key(now.eigenvalues[others], self.which).max())
         values = (first, *self._spread[1:])
         if not len(far) or self._designed(values, float(limits[0]), False) is None:
             return ""
-        if converges_soon(loop.history[len(loop.history) // 2 :], True, len(far)):
+        if converges_soon(self.history[len(self.history) // 2 :], True, len(far)):
             return ""
-        loop.residuals = loop._true_residuals(now.eigenvalues)
-        if not len(split_outliers(now.eigenvalues, loop.residuals, limits, loop.which)[0]):
+        self.residuals = self._true_residuals(now.eigenvalues)
+        if not len(split_outliers(now.eigenvalues, self.residuals, limits, self.which)[0]):
             self._spread = None  # the decomposition has drifted away
             return ""
-        loop.expected_calls = CALLS_PER_DEGREE * separating_degree(values, loop.which, loop.operator_norm())
-        return loop.costly() or "outliers"
+        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        return self.costly() or "outliers"
 
     def _judge(self, filter: Filter, now: IterationState, worst: float) -> None:
         """Go on with a filter, another one or none, by what it has gained."""
-        loop, state, k = self.loop, self.state, self.problem.k
-        state.stalled = 0 if worst < max(state.best / 2, 1) else state.stalled + 1
-        state.best = min(state.best, worst)
-        stalled = state.stalled >= STALLED
-        values = ranking_key(loop.theta, loop.which)
-        first, last, edge = values[[0, k - 1, -1]].tolist()
+        self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
+        self.best = min(self.best, worst)
+        stalled = self.stalled >= STALLED
+        values = ranking_key(self.theta, self.which)
+        first, last, edge = values[[0, self.problem.k - 1, -1]].tolist()
         # Rounding errors of a first value further out than predicted by the sketch dominate the others.
         spread = filter.growth(first) - filter.growth(last)
         is_wrong = spread > math.log(UNFORESEEN * max(filter.spread, LEAST_SPREAD)) and last > filter.edge
-        is_wrong = is_wrong or (loop.least < filter.low and loop.which != "LM")
+        is_wrong = is_wrong or (self.least < filter.low and self.which != "LM")
         if is_wrong or (stalled and last <= filter.edge):
             # Beyond its edge lie the wanted values: the last kept one may be far from convergence.
             edge = max(edge, filter.edge) if last > filter.edge else edge
-            made = self._design((first, last, edge, loop.least))
-            if made is not None:
-                self._adopt(made)
-            elif is_wrong or state.designs > MAX_DESIGNS:
-                self.retire()
-        elif state.is_mixed and state.promised <= 1 < worst:
+            if self._design((first, last, edge, self.least)) is not None:
+                self._adopt()
+            elif is_wrong or self.designs > MAX_DESIGNS:
+                self._retire()
+        elif self.is_mixed and self.promised <= 1 < worst:
             self._refine(filter, worst)
         elif stalled:
-            reach = SINGLE_REACH * UNIT if state.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
-            if float(now.residuals.max()) < reach * loop.operator_norm() * filter.spread:
-                if state.is_mixed:
+            reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
+            if float(now.residuals.max()) < reach * self.operator_norm() * filter.spread:
+                if self.is_mixed:
                     self._refine(filter, worst)
                 else:
-                    self.retire()
+                    self._retire()
 
     def _refine(self, filter: Filter, worst: float) -> None:
         """Continue in double precision, from wanted vectors without the rounding errors of single precision.
@@ -334,55 +340,56 @@ class Filtering:
         These errors are distributed over the whole spectrum; a filter in double precision damps them. The
         largest residual is `worst` times its limit.
         """
-        loop, state, k, b = self.loop, self.state, self.problem.k, self.options.block_size
-        start = loop.krylov.columns(0, len(loop.theta)).copy()
-        growth = max(filter.growth(float(ranking_key(loop.theta, loop.which)[k - 1])), LEAST_GROWTH)
+        k, b = self.problem.k, self.options.block_size
+        start = self.krylov.columns(0, len(self.theta)).copy()
+        growth = max(filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * filter.degree)
         refining = replace(filter, degree=max(degree + degree % 2, LEAST_DEGREE))
-        operator = ChebyshevOperator(loop.operator, refining, loop.locked)
+        operator = ChebyshevOperator(self.operator, refining, self.locked)
         for begin in range(0, k, b):
             part = start[:, begin : begin + b]
-            loop.counts.apply(part.shape[1], operator.degree)
+            self.counts.apply(part.shape[1], operator.degree)
             part[:, :] = operator.apply(part.copy())
-        state.is_mixed = state.mixes = False
-        self.is_refined, state.refined = True, worst
-        state.best, state.stalled, state.promised = math.inf, 0, math.inf
-        loop.krylov = self.krylov_of(filter)
-        loop.krylov.append(start, keep_random=True)
+        self.is_mixed = self.mixes = False
+        self.is_refined, self.refined = True, worst
+        self.best, self.stalled, self.promised = math.inf, 0, math.inf
+        self._begin_with(start)
 
-    def _adopt(self, filter: Filter, *, keeps: bool = False) -> None:
-        """Start a Krylov space of a filter from the kept vectors: from mixtures, or from all wanted ones.
+    def _adopt(self, *, keeps: bool = False) -> None:
+        """Start a Krylov space of the filter from the kept vectors: from mixtures, or from all wanted ones.
 
         Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged.
         """
-        loop = self.loop
-        start, _ = self._start(max(self.problem.k, self.options.block_size), keeps=keeps)
-        loop.krylov = self.krylov_of(filter)
-        loop.krylov.append(start, keep_random=True)
+        self._begin_with(self._start(max(self.problem.k, self.options.block_size), keeps=keeps)[0])
 
     def _start(self, width: int, *, keeps: bool = True) -> tuple[Block, bool]:
         """Return the first vectors if they leave room for steps, or random combinations of all; and which."""
-        loop, krylov, b = self.loop, self.loop.krylov, self.options.block_size
-        width = min(width, len(loop.theta))
+        krylov, b = self.krylov, self.options.block_size
+        width = min(width, len(self.theta))
         if keeps and 2 * (width + b) <= krylov.capacity:
             return krylov.columns(0, width).copy(), True
         # The worst vectors get the largest weights; all are needed, because the old space is discarded.
-        largest = max(float(loop.estimates.max()), np.finfo(float).tiny)
-        weights = np.minimum(1.0, loop.estimates / largest) + 1e-3
-        return krylov.combined(weights[:, None] * loop.rng.standard_normal((len(weights), b))), False
+        largest = max(float(self.estimates.max()), np.finfo(float).tiny)
+        weights = np.minimum(1.0, self.estimates / largest) + 1e-3
+        return krylov.combined(weights[:, None] * self.rng.standard_normal((len(weights), b))), False
 
-    def retire(self) -> None:
+    def _repair(self) -> None:
+        """Do without the filter if true residuals exceed their limits."""
+        if self.filter is None:
+            super()._repair()
+        else:
+            self._retire()
+            self.residuals = None
+
+    def _retire(self) -> None:
         """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
-        loop, b = self.loop, self.options.block_size
-        self.state.filter, self.state.retired, self.state.is_mixed = None, True, False
-        start, fits = self._start(self.problem.k + b)
-        krylov, loop.block_size = loop.krylov, b
-        loop.krylov = BlockKrylov(loop.operator, krylov.buffer, krylov.n_locked, b, loop.rng, loop.counts)
-        loop.krylov.append(start, keep_random=not fits)
-        loop.krylov.norm = loop.norm
+        self.filter, self.retired, self.is_mixed = None, True, False
+        start, fits = self._start(self.problem.k + self.options.block_size)
+        self._begin_with(start, keep_random=not fits)
+        self.krylov.norm = self.norm
         if fits:
-            loop.krylov.expand_wide()
+            self.krylov.expand_wide()
 
 
 def converges_soon(history: list[IterationState], is_single: bool, outside: int = 0) -> bool:

@@ -27,7 +27,7 @@ from ..sizes import outpaced
 from .base import MIN_SEARCH, Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
-from .lanczos import ThickRestart
+from .filtering import FilteredRestart
 from .rayleigh_ritz import Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import Found
@@ -122,17 +122,9 @@ class JacobiDavidson(Iteration):
         self.space.resume(saved)
         self._restart()  # whose costs were counted before
         super().resume(saved)
-        corrections, columns = saved["best_at"]
-        self.best_at = corrections, columns
-
-    def _resumed(self) -> bool:
-        """Restore the state of the checkpoint and the preconditioner, if there is one."""
-        if not super()._resumed():
-            return False
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
-        return True
 
     def _begin(self) -> None:
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
@@ -339,7 +331,7 @@ def filtered_start(
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
     options = replace(options, is_outpaced=outpaced(problem, options, START_SHARE))
-    loop = ThickRestart(square, options, space.buffer.random_like(b, rng), interrupted)
+    loop = FilteredRestart(square, options, space.buffer.random_like(b, rng), interrupted)
     loop.run()
     counts.add(loop.counts, 2)
     return loop.krylov.columns(0, min(count, len(loop.theta))).copy()

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
-from blockvec import Operator, Profile
+from blockvec import Profile
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
@@ -32,21 +33,23 @@ from ..blocks import (
     RealArray,
     assign,
     bordered,
+    ceil_div,
     padded_width,
     round_up,
     small_matrix,
     to_host,
     width_padding,
 )
-from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import gram_root
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import gram_root, square
 from ..problem import Counts
-from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
-from .steps import LEAST_LOSS, QueuedSteps, SingleSteps, Steps, is_queued
+from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64
-COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
+# Steps between looks for convergence, at least. Where their number followed from predicted times of looks, 58
+# easy and 28 harder problems took .99 to 1.01 times as long.
+PAUSE = 2
 
 
 @frozen
@@ -67,7 +70,8 @@ class BlockKrylov:
     """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
     The operator is A or a polynomial of A of a degree, in single precision if `is_mixed`. The first
-    `n_locked` columns of the buffer are orthonormal or zero.
+    `n_locked` columns of the buffer are orthonormal or zero. Steps of this class assume nothing; `krylov_of`
+    in `steps` chooses those of other classes where they are possible.
 
     References
     ----------
@@ -76,6 +80,11 @@ class BlockKrylov:
     T is computed by projection against the whole basis, so that T = V^H A V regardless of rounding errors in
     the three-term recurrence; steps of single columns do so where they have lost orthogonality.
     """
+
+    takes_single_columns = False  # whether steps are those of a recurrence of single vectors
+    takes_launches = False  # whether few calls queue several steps, in less time than a look at them
+    pause = PAUSE
+    _scratch: tuple[Block, Block] | None = None
 
     def __init__(
         self,
@@ -96,20 +105,13 @@ class BlockKrylov:
         self.norm = 0.0  # lower bound of ||A||, the scale of rounding errors; callers may raise it
         self.most = 0.0  # largest norm of A x so far, until `norm` is known
         self.loss = 0.0  # of orthogonality, that single columns may have
+        self.defect = 0.0  # largest residual of the vectors that remained after a truncation
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
         self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self._is_clear = False  # whether zeros follow [V Q] where products read them
-        self.defect = 0.0  # largest residual of the vectors that remained after a truncation
-        self.steps = Steps()
-        is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
-        is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
-        if is_single and is_double and isinstance(operator, Operator):
-            self.steps = SingleSteps(operator.vector_adder(is_hermitian=True), buffer)
-        elif is_queued(operator, buffer):
-            self.steps = QueuedSteps(operator, buffer, block_size)
 
     @property
     def room(self) -> int:
@@ -117,9 +119,9 @@ class BlockKrylov:
         return self.buffer.n_global - self.n_locked - self.m - self.w
 
     @property
-    def complete(self) -> bool:
-        """Whether V is invariant: no columns are pending."""
-        return self.w == 0
+    def scale(self) -> float:
+        """A lower bound of ||A||."""
+        return self.norm or self.most
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of [V Q], which is kept: to make one takes longer than a launch."""
@@ -127,28 +129,27 @@ class BlockKrylov:
             self._views[begin, end] = self.buffer[:, self.n_locked + begin : self.n_locked + end]
         return self._views[begin, end]
 
-    def filled(self, count: int) -> int:
+    def _filled(self, count: int) -> int:
         """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
         is_wide = self.unit > 1 and count > NARROW
         return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
 
-    def filled_basis(self) -> Block:
+    def _filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
         end = self.m + self.w
-        filled = self.filled(end)
+        filled = self._filled(end)
         if filled > end and not self._is_clear:
-            self.clear()
+            self._clear()
             self._is_clear = True
         return self.columns(-self.n_locked, filled)
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Set the columns behind [V Q] to zero."""
         self.columns(self.m + self.w, self.capacity)[:, :] = 0
 
-    @property
-    def scale(self) -> float:
-        """A lower bound of ||A||."""
-        return self.norm or self.most
+    def padded(self, count: int) -> int:
+        """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
+        return min(padded_width(count, self.buffer), self.capacity)
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -168,17 +169,89 @@ class BlockKrylov:
         On a GPU this queues the step and does not wait for it; `settle` does. Where steps are cheap, it takes
         more until V has `until` columns, or until `stop`, called after each, returns a true value.
         """
-        self.steps.take(self, until, stop)
+        self._take_carefully()
+
+    def settle(self, until: int | None = None) -> bool:
+        """Wait for queued steps, or those of the first columns of V up to a number.
+
+        Repeats with all care the first one that was not enough, and returns False then.
+        """
+        return True
+
+    def begin_ahead(self, steps: int) -> None:
+        """Queue steps while the host looks at the decomposition, where launches take them."""
 
     def withdraw(self, m: int) -> None:
         """Drop columns that queued steps append behind the first m of V."""
-        if m < self.m:
-            self.steps.forget()
-            self.m, self._is_clear = m, False
 
-    def settle(self, until: int | None = None) -> bool:
-        """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
-        return self.steps.settle(self, until)
+    def _take_carefully(self) -> Array:
+        """Take a careful step; return the factor of its new block."""
+        X, W, into = self._operands()
+        S, R, _ = self._orthogonalize(into, self.operator.apply(X, out=W), self.scale, self._window())
+        self._note(self.m, self.m + self.w, S, R)
+        self._advance(X.shape[1])
+        return R
+
+    def _operands(self) -> tuple[Block, Block, Block]:
+        """Return the next pending columns, a block for their product, and columns for new ones.
+
+        The first two are copies that are contiguous; column-major ones are contiguous where they are.
+        """
+        step, known = min(self.block_size, self.w), self.m + self.w
+        if isinstance(self.buffer, ColumnBlock) and step <= self.room:
+            into = self.columns(known, known + step)
+            return self.columns(self.m, self.m + step), into, into
+        if self._scratch is None or self._scratch[0].shape[1] != step:
+            self._scratch = self.buffer.like(step), self.buffer.like(step)
+        X, W = self._scratch
+        X[:, :] = self.columns(self.m, self.m + step)
+        return X, W, self.columns(known, known + min(step, self.room))
+
+    def _window(self) -> list[tuple[int, int]]:
+        """Column ranges in which the product with the next pending block can have components, by symmetry.
+
+        These are the locked columns, the block that the pending one was computed from, and all later columns.
+        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
+        """
+        if self.m < self.full_until:
+            return [(0, self.n_locked + self._filled(self.m + self.w))]
+        end = self.n_locked + min(round_up(self.m + self.w, self.unit), self.capacity)
+        begin = self.m - ceil_div(self.w, self.block_size) * self.block_size
+        return [(0, self.n_locked), (self.n_locked + begin // self.unit * self.unit, end)]
+
+    def _note(self, m: int, known: int, S: Array, R: Array) -> None:
+        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
+        new, step = R.shape
+        if self.norm == 0:
+            # The norm of all columns together is at most that of the longest one times sqrt(b).
+            self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
+        self.H[:known, m : m + step] = S[self.n_locked : self.n_locked + known]
+        self.H[known : known + new, m : m + step] = R
+
+    def _advance(self, step: int) -> None:
+        """Move columns that A has been applied to from Q to V; new ones follow Q."""
+        new = min(step, self.room)
+        self.counts.apply(step, self.degree)
+        self.counts.single_columns += step * self.degree * self.is_mixed
+        self.m += step
+        self.w += new - step
+        if new < step:
+            self.full_until = self.capacity
+
+    def _orthogonalize(
+        self, into: Block, block: Block, scale: float | None, first: Any = None
+    ) -> tuple[Array, Array, int]:
+        """Orthogonalise a block against the basis and write it to columns behind [V Q].
+
+        Returns S and R, and the number of columns that are no random replacements.
+        """
+        filled = self.n_locked + self.m + self.w
+        how: dict[str, Any] = {"scale": scale, "first": first, "rng": self.rng}
+        result = orthogonalize(block, self._filled_basis(), filled=filled, max_rank=into.shape[1], **how)
+        if into is not block:
+            into[:, :] = block[:, : into.shape[1]]
+        self.counts.reductions += result.reductions
+        return result.S, result.R, int(np.count_nonzero(~result.lost))
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
@@ -192,40 +265,25 @@ class BlockKrylov:
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
         self.full_until, self._is_clear = full_until, False
-        self.steps.note_change()
 
     def append(
         self, block: Block, *, keep_random: bool = False, scale: float | None = None
     ) -> tuple[Array, Array, int]:
         """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
 
-        Random replacements of lost directions are appended only with `keep_random`; without it this waits for
-        the device to determine their number. `scale` is the norm of the operator, if the block was computed
-        by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
+        Random replacements of lost directions are appended only with `keep_random`. `scale` is the norm of
+        the operator, if the block was computed by it. Returns S, R and the number of columns appended:
+        block = [V Q] S + Q_new R.
         """
         self.settle()
-        width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
+        width = min(block.shape[1], self.room, self.capacity - end)
         first: Any = None if self.n_locked + end else ()  # a start is a step of its own
-        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
-        count = width
-        if not keep_random and width:
-            count -= int(result.lost.sum())
+        S, R, count = self._orthogonalize(self.columns(end, end + width), block, scale, first)
+        count = width if keep_random else count
         self.w += count
         self._changed(max(self.full_until, self.m + self.w))
-        return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
-
-    def orthogonalize_into(
-        self, into: Block, block: Block, scale: float | None, first: Any = None
-    ) -> Orthogonalized:
-        """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
-        new, filled = into.shape[1], self.n_locked + self.m + self.w
-        how: dict[str, Any] = {"scale": scale, "first": first, "rng": self.rng}
-        result = orthogonalize(block, self.filled_basis(), filled=filled, max_rank=new, **how)
-        if into is not block:
-            into[:, :] = block[:, :new]
-        self.counts.reductions += result.reductions
-        return result
+        return S[self.n_locked : self.n_locked + end], R[:count], count
 
     def append_random(self, width: int) -> int:
         """Append random directions to Q, not coupled to V; return the number appended."""
@@ -245,15 +303,8 @@ class BlockKrylov:
         """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
         self.settle(until)
         m = self.m if until is None else min(until, self.m)
-        H = self.H[: m + self.w, :m]
-        theta, Y = ritz_pairs(H[:m])
-        if self.steps.takes_single_columns and self.loss >= LEAST_LOSS:
-            Y, coupling = oblique(H[:m], theta, Y)
-            rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
-            if coupling > COUPLED * max(rounding, self.defect):
-                self.reorthonormalize()  # which makes T Hermitian
-                theta, Y = ritz_pairs(H[:m])
-        B = H[m:] @ Y
+        theta, Y = self._eigenpairs(m)
+        B = self.H[m : m + self.w, :m] @ Y
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
             width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
@@ -262,50 +313,42 @@ class BlockKrylov:
                 Y, B = Y @ U, B @ U
         return Ritz(theta, Y, B)
 
+    def _eigenpairs(self, m: int) -> tuple[RealArray, Array]:
+        """Compute eigenvalues and eigenvectors of the first m rows and columns of T."""
+        return ritz_pairs(self.H[:m, :m])
+
     @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
-        m, w, keep = self.m, self.w, len(kept)
-        C = np.zeros((self.padded(m + w), self.padded(keep + w)), ritz.Y.dtype)
-        C[:m, :keep] = ritz.Y[:, kept]
-        C[m : m + w, keep : keep + w] = np.eye(w)
-        used = self.columns(0, len(C))
-        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
+        w, keep = self.w, len(kept)
+        self._rotate(scipy.linalg.block_diag(ritz.Y[:, kept], np.eye(w)))
         self.H[...] = 0
         self.H[:keep, :keep] = np.diag(ritz.theta[kept])
         self.H[keep : keep + w, :keep] = ritz.B[:, kept]
         self.m = keep
         self._changed(keep + w)
-        self.steps.forget()
+
+    def _rotate(self, C: Array) -> None:
+        """Replace the first columns of [V Q] by their product with C."""
+        used = self.columns(0, self.padded(len(C)))
+        C = bordered(C, used.shape[1], self.padded(C.shape[1]))
+        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
         used = self.columns(0, self.padded(len(C)))
-        filled = np.zeros((used.shape[1], C.shape[1]), C.dtype)
-        filled[: len(C)] = C
-        return used.combine(small_matrix(filled, used))
-
-    def padded(self, count: int) -> int:
-        """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
-        return min(padded_width(count, self.buffer), self.capacity)
-
-    def images(self, count: int) -> Block:
-        """Compute A V of the first columns of V, by the decomposition."""
-        self.settle()
-        return self.combined(self.H[: self.m + self.w, :count])
+        return used.combine(small_matrix(bordered(C, used.shape[1], C.shape[1]), used))
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
         self.H[count:], self.H[:, count:] = 0, 0
-        self.m, self.w = count, 0
-        self.defect = defect
+        self.m, self.w, self.defect = count, 0, defect
         self._changed(count)
 
     def transform(self, U: Array, inverse: Array) -> None:
         """Replace the first columns of [V Q] by their product with U, and transform the decomposition."""
         count, m, end = len(U), self.m, self.m + self.w
-        X = self.columns(0, self.padded(count))
-        X.combine(small_matrix(bordered(U, X.shape[1], X.shape[1]), X), out=X)
+        self._rotate(U)
         # [V Q] = [V' Q'] R for an R with `inverse` first, and A V = [V Q] H: A V' = [V' Q'] (R H U).
         self.H[:count, :m] = inverse @ self.H[:count, :m]
         here = min(count, m)
@@ -330,19 +373,15 @@ class BlockKrylov:
         self.settle()
         end = self.m + self.w
         return {
-            "basis": to_host(self.columns(0, end).array),
-            "H": self.H[:end, : self.m],
-            "m": self.m,
-            "w": self.w,
-            "krylov_norm": self.norm,
-            "most": self.most,
-            "defect": self.defect,
+            **{"basis": to_host(self.columns(0, end).array), "H": self.H[:end, : self.m]},
+            **{"m": self.m, "w": self.w, "defect": self.defect},
+            **{"krylov_norm": self.norm, "most": self.most},
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        self.m, self.w = saved["m"], saved["w"]
-        self.norm, self.most, self.defect = saved["krylov_norm"], saved["most"], saved["defect"]
+        self.m, self.w, self.defect = saved["m"], saved["w"], saved["defect"]
+        self.norm, self.most = saved["krylov_norm"], saved["most"]
         end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
         self.H[:end, : self.m] = saved["H"]

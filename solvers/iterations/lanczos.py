@@ -23,10 +23,10 @@ from ..blocks import (
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration
-from .filtering import Filtering
-from .krylov import BlockKrylov, Ritz
+from .chebyshev import Filter
+from .krylov import Ritz
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .steps import MOST_LOSS
+from .steps import MOST_LOSS, krylov_of
 from .verification import Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
@@ -62,13 +62,15 @@ class Looks:
 class ThickRestart(Iteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator.
 
-    A `Filtering` may put a polynomial of the operator in its place, for some cycles or all.
+    A derived class may put a polynomial of the operator in its place, for some cycles or all.
     """
 
     PROGRESS = (
         *(*Iteration.PROGRESS, "degree", "norm", "least", "theta", "estimates"),
         *("looks.degree", "looks.next", "looks.columns", "looks.digits"),
     )
+    filter: Filter | None = None  # the polynomial of this cycle
+    is_refined = False  # whether the pending columns are refined vectors, without values yet
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -84,9 +86,9 @@ class ThickRestart(Iteration):
             buffer[:, :] = 0  # products may be wider than the basis
         if locked is not None:
             buffer[:, self._zeros : n_fixed] = locked
-        self.krylov = BlockKrylov(self.operator, buffer, n_fixed, b, self.rng, self.counts)
+        self.krylov = krylov_of(self.operator, buffer, n_fixed, b, self.rng, self.counts)
         if problem.has_costly_steps:
-            self.krylov.steps.pause = 1
+            self.krylov.pause = 1
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
@@ -94,7 +96,6 @@ class ThickRestart(Iteration):
         self.looks = Looks(1)
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
-        self.filtering = Filtering(self) if options.method == "filter" else None
 
     @property
     def locked(self) -> Block | None:
@@ -121,26 +122,21 @@ class ThickRestart(Iteration):
         if self.repairs >= MAX_REPAIRS:
             return "stagnated"
         krylov = self.krylov
-        return "converged" if krylov.complete and not krylov.append_random(self.block_size) else ""
+        return "converged" if not krylov.w and not krylov.append_random(self.block_size) else ""
 
     def _advance(self) -> str:
         """Choose the operator of the next cycle; return a reason to stop."""
-        return "" if self.filtering is None else self.filtering.advance(self.state)
+        return ""
 
     def snapshot(self) -> dict[str, Any]:
-        filtering = {} if self.filtering is None else self.filtering.snapshot()
-        return super().snapshot() | self.krylov.snapshot() | filtering
+        return super().snapshot() | self.krylov.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
         super().resume(saved)
-        if self.filtering is not None:
-            self.filtering.resume(saved)
         self.krylov.resume(saved)
 
     def _begin(self) -> None:
         """Orthonormalise the start, extend it to the block size, and apply A to a given one at once."""
-        if self.filtering is not None:
-            self.filtering.begin()
         krylov, b = self.krylov, self.block_size
         if self.locked is not None and self.problem.norm is None:
             # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
@@ -166,17 +162,15 @@ class ThickRestart(Iteration):
         """Expand until the buffer is full or all pairs seem converged; return a reason to stop, if any."""
         krylov, k = self.krylov, self.problem.k
         # The Ritz pairs of a given start are checked first, and refined ones: they may be converged already.
-        if not self.random_start and not self.history and krylov.m >= k:
-            return ""
-        if self.filtering is not None and self.filtering.is_refined:
+        if self.is_refined or (not self.random_start and not self.history and krylov.m >= k):
             return ""
         queued = krylov.m + krylov.w
-        while krylov.steps.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
+        while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
             krylov.expand(LOOK_AT_NORM)
         krylov.loss = self._loss()
         if self.looks.degree != krylov.degree:
             self.looks = Looks(krylov.degree)
-        first = max(krylov.m, k) + krylov.steps.pause * self.block_size
+        first = max(krylov.m, k) + krylov.pause * self.block_size
         self.looks.next = max(self.looks.next, self._columns() + first - krylov.m)
         while krylov.can_go_on():
             if (left := max(self.looks.next - self._columns(), queued - krylov.m)) > 0:
@@ -207,7 +201,7 @@ class ThickRestart(Iteration):
         if self._columns() < self.looks.next:
             return False
         m = krylov.m
-        krylov.steps.begin_ahead(krylov, krylov.steps.pause)  # which a GPU takes meanwhile
+        krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
         self.seen = krylov.ritz(m)
         m = len(self.seen.theta)
         is_done = self._plan_look(self.seen) <= 1
@@ -223,13 +217,11 @@ class ThickRestart(Iteration):
         """Plan the next look by these Ritz pairs, and return their largest excess."""
         krylov, largest = self.krylov, self._excess(ritz)
         ahead = krylov.m - len(ritz.theta)
-        self.looks.plan(self._columns() - ahead, krylov.steps.pause * self.block_size, largest)
+        self.looks.plan(self._columns() - ahead, krylov.pause * self.block_size, largest)
         return largest
 
     def _excess(self, ritz: Ritz) -> float:
         """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
-        if self.filtering is not None and (filter := self.filtering.state.filter) is not None:
-            return self.filtering.excess(filter, ritz)
         best = select(ritz.theta, self.which)[: self.problem.k]
         self.norm = max(self.norm, self.krylov.norm)
         if len(best) < self.problem.k:
@@ -246,19 +238,17 @@ class ThickRestart(Iteration):
 
     def _restart(self) -> IterationState:
         """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
-        krylov, filtering = self.krylov, self.filtering
-        if filtering is not None and filtering.state.filter is None:
-            filtering = None  # the steps are those of A
-        if filtering is None or not filtering.is_refined:
+        krylov = self.krylov
+        if not self.is_refined:
             seen, self.seen = self.seen, None
             ritz = seen if seen is not None and len(seen.theta) == krylov.m else krylov.ritz()
             if ritz is not seen:
                 self._plan_look(ritz)
-            order = select(ritz.theta, self.which if filtering is None else "LA")
+            order = select(ritz.theta, self.which if self.filter is None else "LA")
             kept = order[: self._keep(len(order), krylov.w)]
             krylov.restart(ritz, kept)
-        if filtering is not None:
-            filtering.is_refined = False
+        if self.filter is not None:
+            self.is_refined = False
             self.theta, self.estimates = self._rayleigh_ritz(krylov.m or krylov.w)
             least = ranking_key(self.theta, self.which).min()
         else:
@@ -311,7 +301,7 @@ class ThickRestart(Iteration):
     def _vectors(self) -> Block:
         theta = self.theta[: self.problem.k]
         if self._is_inverse and theta.all():  # one more step of inverse iteration, without a solve
-            X = self.krylov.images(len(theta))
+            X = self.krylov.combined(self.krylov.H[: self.krylov.m + self.krylov.w, : len(theta)])
             return X.scale(column_factors(1 / theta, X))
         return self.krylov.columns(0, len(theta))
 
@@ -322,7 +312,7 @@ class ThickRestart(Iteration):
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
         krylov, k = self.krylov, len(theta)
-        if self._is_inverse or not (krylov.steps.takes_single_columns and k):
+        if self._is_inverse or not (krylov.takes_single_columns and k):
             krylov.reorthonormalize()
             return self.estimates[:k] if self._is_inverse else super()._true_residuals(theta)
         theta, norms = self._rayleigh_ritz(k)
@@ -332,7 +322,7 @@ class ThickRestart(Iteration):
         return norms
 
     def _spans_space(self) -> bool:
-        return self.krylov.room == 0 and self.krylov.complete
+        return self.krylov.room == 0 and self.krylov.w == 0
 
     def _search_budget(self) -> int:
         least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH
@@ -364,7 +354,7 @@ class ThickRestart(Iteration):
         self.repairs = 0
         if self.krylov.m >= self.problem.k and (self.krylov.degree == 1 or self._room() < self.missing):
             self._keep_wanted()
-        if self.krylov.steps.takes_single_columns:  # a mixture of all preserves their recurrence
+        if self.krylov.takes_single_columns:  # a mixture of all preserves their recurrence
             weights = self.rng.standard_normal((self.missing, 1))
             missed = missed.combine(small_matrix(weights, missed))
         # The next search finds those again for which there is no room.
@@ -383,10 +373,6 @@ class ThickRestart(Iteration):
     def _repair(self) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
-        if self.filtering is not None and self.filtering.state.filter is not None:
-            self.filtering.retire()
-            self.residuals = None
-            return
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         excess = self.residuals / self.state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]

@@ -1,4 +1,4 @@
-"""Steps of a block Krylov decomposition, of which an object of one kind is chosen once per decomposition.
+"""Kinds of Krylov decompositions by their steps, of which one is chosen for each decomposition.
 
 Steps on a GPU are queued without waiting for their results. All others but those of single column-major
 vectors of the host, and those that need more, are taken with care.
@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas
 
-from blockvec import Profile
+from blockvec import Operator, Profile
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up, summed
+from ..blocks import Array, Block, ColumnBlock, LinearMap, RealArray, ceil_div, summed
 from ..orthogonalization.factors import PLAIN_GROWTH, UNIT, square
 from ..orthogonalization.host_step import (
     QUEUED_ENOUGH,
@@ -41,17 +41,26 @@ from ..orthogonalization.host_step import (
     step_of_several,
 )
 from ..runtime.processes import everywhere
-
-if TYPE_CHECKING:
-    from .krylov import BlockKrylov
+from .krylov import PAUSE, BlockKrylov
+from .rayleigh_ritz import oblique, ritz_pairs
 
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
 MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
-# Steps between looks for convergence, at least. Where their number followed from predicted times of looks, 58
-# easy and 28 harder problems took .99 to 1.01 times as long.
-PAUSE = 2
-LAUNCHED_PAUSE = 8  # the same of steps with A on a GPU of which one call queues several
+LAUNCHED_PAUSE = 8  # steps between looks with A on a GPU of which one call queues several, at least
+
+
+def krylov_of(operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> BlockKrylov:
+    """Make the decomposition whose steps suit an operator and a buffer; arguments are those of the class."""
+    kind: Any = BlockKrylov
+    is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
+    is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
+    if is_single and is_double and isinstance(operator, Operator):
+        kind = SingleKrylov
+    elif is_queued(operator, buffer):
+        kind = QueuedKrylov
+    made: BlockKrylov = kind(operator, buffer, n_locked, block_size, *of)
+    return made
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
@@ -63,95 +72,11 @@ def is_queued(operator: LinearMap, buffer: Block) -> bool:
     return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), may_be)
 
 
-class Steps:
-    """Careful steps, for which nothing is assumed."""
-
-    takes_single_columns = False  # whether they are those of a recurrence of single vectors
-    takes_launches = False  # whether few calls queue several steps, in less time than a look at them
-    pause = PAUSE
-    _scratch: tuple[Block, Block] | None = None
-
-    def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        """Take a step; where they are cheap more, until V has `until` columns or `stop` says so."""
-        self._take_carefully(space)
-
-    def _take_carefully(self, space: BlockKrylov) -> Array:
-        """Take a careful step; return the factor of its new block."""
-        X, W, into = self._operands(space)
-        W = space.operator.apply(X, out=W)
-        result = space.orthogonalize_into(into, W, space.scale, self._window(space))
-        self._note(space, space.m, space.m + space.w, result.S, result.R, 0)
-        self._advance(space, X.shape[1])
-        return result.R
-
-    def _operands(self, space: BlockKrylov) -> tuple[Block, Block, Block]:
-        """Return the next pending columns, a block for their product, and columns for new ones.
-
-        The first two are copies that are contiguous; column-major ones are contiguous where they are.
-        """
-        step, known = min(space.block_size, space.w), space.m + space.w
-        if isinstance(space.buffer, ColumnBlock) and step <= space.room:
-            into = space.columns(known, known + step)
-            return space.columns(space.m, space.m + step), into, into
-        if self._scratch is None or self._scratch[0].shape[1] != step:
-            self._scratch = space.buffer.like(step), space.buffer.like(step)
-        X, W = self._scratch
-        X[:, :] = space.columns(space.m, space.m + step)
-        return X, W, space.columns(known, known + min(step, space.room))
-
-    def _window(self, space: BlockKrylov) -> list[tuple[int, int]]:
-        """Column ranges in which the product with the next pending block can have components, by symmetry.
-
-        These are the locked columns, the block that the pending one was computed from, and all later columns.
-        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
-        """
-        if space.m < space.full_until:
-            return [(0, space.n_locked + space.filled(space.m + space.w))]
-        end = space.n_locked + min(round_up(space.m + space.w, space.unit), space.capacity)
-        begin = space.m - ceil_div(space.w, space.block_size) * space.block_size
-        return [(0, space.n_locked), (space.n_locked + begin // space.unit * space.unit, end)]
-
-    def _note(self, space: BlockKrylov, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
-        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
-        space.counts.reductions += reductions
-        new, step = R.shape
-        if space.norm == 0:
-            # The norm of all columns together is at most that of the longest one times sqrt(b).
-            space.most = max(space.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
-        space.H[:known, m : m + step] = S[space.n_locked : space.n_locked + known]
-        space.H[known : known + new, m : m + step] = R
-
-    def _advance(self, space: BlockKrylov, step: int) -> None:
-        """Move columns that A has been applied to from Q to V; new ones follow Q."""
-        new = min(step, space.room)
-        space.counts.apply(step, space.degree)
-        space.counts.single_columns += step * space.degree * space.is_mixed
-        space.m += step
-        space.w += new - step
-        if new < step:
-            space.full_until = space.capacity
-
-    def settle(self, space: BlockKrylov, until: int | None = None) -> bool:
-        """Wait for queued steps, or those of the first columns of V up to a number.
-
-        Repeats with all care the first one that was not enough, and returns False then.
-        """
-        return True
-
-    def begin_ahead(self, space: BlockKrylov, steps: int) -> None:
-        """Queue steps while the host looks at the decomposition, where launches take them."""
-
-    def forget(self) -> None:
-        """Drop queued steps without waiting for them, and what was learned from them."""
-
-    def note_change(self) -> None:
-        """Note that columns of the basis were changed."""
-
-
-class QueuedSteps(Steps):
+class QueuedKrylov(BlockKrylov):
     """Steps on a GPU that do not wait: one per call, or several per launch."""
 
-    def __init__(self, operator: LinearMap, buffer: Block, block_size: int) -> None:
+    def __init__(self, operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> None:
+        super().__init__(operator, buffer, n_locked, block_size, *of)
         launches = getattr(operator, "krylov_steps", None)
         self._launches = None if launches is None else launches(buffer, block_size)
         self.takes_launches = self._launches is not None
@@ -160,87 +85,92 @@ class QueuedSteps(Steps):
         # Of queued steps: m and m + w before each.
         self._reports: list[tuple[int, int, Wait]] = []
 
-    def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        if not self._may_queue(space):
-            self.settle(space)
-            self._take_carefully(space)
+    def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
+        if not self._may_queue():
+            self.settle()
+            self._take_carefully()
             return
         try:
             if self._launches is None:
-                self._queue(space)
+                self._queue()
             else:
-                self._launch(space, until)
+                self._launch(until)
         except (ArithmeticError, ValueError, BreakdownError):  # NumPy's LinAlgError is a ValueError
-            if self.settle(space):
+            if self.settle():
                 raise  # else a function failed for the rounding errors that an earlier step had left
 
-    def _may_queue(self, space: BlockKrylov) -> bool:
-        return not self._waits and min(space.w, space.room) >= space.block_size
+    def _may_queue(self) -> bool:
+        return not self._waits and min(self.w, self.room) >= self.block_size
 
-    def _queue(self, space: BlockKrylov) -> None:
-        X, W, into = self._operands(space)
-        W, basis = space.operator.apply(X, out=W), space.filled_basis()
-        wait = queue_step(W, basis, self._window(space), into)
-        self._reports.append((space.m, space.m + space.w, wait))
-        self._advance(space, space.block_size)
-        self._bound(space)
+    def _queue(self) -> None:
+        X, W, into = self._operands()
+        W, basis = self.operator.apply(X, out=W), self._filled_basis()
+        self._reports.append((self.m, self.m + self.w, queue_step(W, basis, self._window(), into)))
+        self._advance(self.block_size)
+        self._bound()
 
-    def _launch(self, space: BlockKrylov, until: int) -> None:
+    def _launch(self, until: int) -> None:
         """Queue steps up to `until` columns of V, as far as there is room, by one call."""
-        launches, b, m, end = self._launches, space.block_size, space.m, space.m + space.w
+        launches, b, m, end = self._launches, self.block_size, self.m, self.m + self.w
         assert launches is not None
-        room = min(space.capacity - end, space.room)
+        room = min(self.capacity - end, self.room)
         # In a launch, a step takes the columns that the one before has made.
-        takes_several = launches.takes_several and space.w == b
+        takes_several = launches.takes_several and self.w == b
         count = max(1, min(ceil_div(until - m, b), room // b)) if takes_several else 1
-        X, W, _ = self._operands(space)
-        if not launches.multiplies and space.operator.apply(X, out=W) is X:
+        X, W, _ = self._operands()
+        if not launches.multiplies and self.operator.apply(X, out=W) is X:
             X, W = W, X
-        columns = (space.n_locked + size for size in (m, end, space.full_until))
-        wait = launches.queue(X, W, *columns, space.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
+        columns = (self.n_locked + size for size in (m, end, self.full_until))
+        wait = launches.queue(X, W, *columns, self.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
         for step in range(count):
-            report = step_of_several(wait, step, space.buffer.dtype)
-            self._reports.append((space.m, space.m + space.w, report))
-            self._advance(space, b)
+            report = step_of_several(wait, step, self.buffer.dtype)
+            self._reports.append((self.m, self.m + self.w, report))
+            self._advance(b)
         if not takes_several:
-            self._bound(space)
+            self._bound()
 
-    def _bound(self, space: BlockKrylov) -> None:
+    def _bound(self) -> None:
         """Wait for the first queued step if too many would be lost with it."""
-        if len(self._reports) > (MAX_QUEUED if space.degree == 1 else MAX_QUEUED_FILTERS):
-            self._settle_first(space)
+        if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
+            self._settle_first()
 
-    def settle(self, space: BlockKrylov, until: int | None = None) -> bool:
+    def settle(self, until: int | None = None) -> bool:
         while self._reports and (until is None or self._reports[0][0] < until):
-            if not self._settle_first(space):
+            if not self._settle_first():
                 return False
         return True
 
-    def _settle_first(self, space: BlockKrylov) -> bool:
+    def _settle_first(self) -> bool:
         """Wait for the first queued step; if it was not enough, discard all, take it again, return False."""
         m, known, wait = self._reports.pop(0)
-        S, R = wait(space.scale)
+        S, R = wait(self.scale)
         if R is not None:
-            self._note(space, m, known, S, R, REDUCTIONS)
+            self.counts.reductions += REDUCTIONS
+            self._note(m, known, S, R)
             return True
         self._reports.clear()
-        space.m, space.w = m, known - m
-        space.clear()  # what a function made of rounding errors need not be finite
-        self._take_carefully(space)
+        self.m, self.w = m, known - m
+        self._clear()  # what a function made of rounding errors need not be finite
+        self._take_carefully()
         return False
 
-    def _take_carefully(self, space: BlockKrylov) -> Array:
+    def _take_carefully(self) -> Array:
         """Take a careful step, and wait for the next one if it would not be enough, either."""
-        R = super()._take_carefully(space)
-        self._waits = not is_easy(R, space.scale, space.buffer.dtype, factors_again=self.takes_launches)
+        R = super()._take_carefully()
+        self._waits = not is_easy(R, self.scale, self.buffer.dtype, factors_again=self.takes_launches)
         return R
 
-    def begin_ahead(self, space: BlockKrylov, steps: int) -> None:
-        if steps and self.takes_launches and self._may_queue(space) and space.can_expand():
-            self.take(space, space.m + steps * space.block_size, bool)
+    def begin_ahead(self, steps: int) -> None:
+        if steps and self.takes_launches and self._may_queue() and self.can_expand():
+            self.expand(self.m + steps * self.block_size)
 
-    def forget(self) -> None:
-        self._reports.clear()
+    def withdraw(self, m: int) -> None:
+        if m < self.m:
+            self._reports.clear()
+            self.m, self._is_clear = m, False
+
+    def _changed(self, full_until: int) -> None:
+        super()._changed(full_until)
         self._waits = False
 
 
@@ -251,6 +181,7 @@ MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
 # wrong: the projected matrix, its norm and all limits that follow from it would be, too.
 WORST_LOSS = 1e-7  # of orthogonality; above the square root of UNIT
 UNEXPECTED = 100.0  # measured loss per estimated one
+COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
 COLUMN_PAUSE = 4  # columns between looks for convergence, at least
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
@@ -269,71 +200,61 @@ def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     return (dot if layout is None else lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
 
 
-class SingleSteps(Steps):
-    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of a buffer.
+class SingleKrylov(BlockKrylov):
+    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of the buffer.
 
-    A step is possible once two successive vectors have been orthogonalised against all others (`_began`).
-    ``product(x, y)`` adds A x to y.
+    Such a step is possible once two successive vectors have been orthogonalised against all others
+    (`_began`).
     """
 
     takes_single_columns = True
     pause = COLUMN_PAUSE
 
-    def __init__(self, product: Callable[[Array, Array], object], columns: Block) -> None:
-        c, layout, array = columns.shape[1], columns.layout, columns.array
-        self.product, self.array, self._layout = product, array, layout
-        self._vectors = [array[:, j] for j in range(c)]
-        self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
-        self._adjoint = 2 if columns.dtype.kind == "c" else 1
+    def __init__(self, operator: Operator, buffer: ColumnBlock, *of: Any) -> None:
+        super().__init__(operator, buffer, *of)
+        c, self._layout, self._array = self.capacity, buffer.layout, buffer.array
+        self._add = operator.vector_adder(is_hermitian=True)  # (x, y): y += A x
+        self._vectors = [self._array[:, j] for j in range(c)]
+        self._dot, self._axpy, self._scale, self._gemv = vector_calls(buffer)
+        self._adjoint = 2 if buffer.dtype.kind == "c" else 1
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
-        self._rounding = UNIT * math.sqrt(columns.n_global)
+        self._rounding = UNIT * math.sqrt(buffer.n_global)
         self._kept = 0  # number of vectors that may have the defect
-        self._is_lost = False  # whether the vectors have lost more than is permitted
-        self.note_change()
+        self._full_steps, self._last = 0, -1  # successive vectors that are orthogonal to all, the last one
+        self._again = False  # whether the next vector is orthogonalised against all others, too
 
-    def note_change(self) -> None:
-        self._full_steps, self._m, self._again = 0, -1, False
+    def _changed(self, full_until: int) -> None:
+        super()._changed(full_until)
+        self._start_over()
 
-    def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        if space.w != 1 or space.room < 1 or not self._take_singly(space, until, stop):
-            self._take_carefully(space)
-            if space.w == 1:
-                self._began(space.H, space.m)
+    def _start_over(self) -> bool:
+        self._full_steps, self._last, self._again = 0, -1, False
+        return False
+
+    def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
+        if self.w != 1 or self.room < 1 or not self._take_singly(until, stop):
+            self._take_carefully()
+            if self.w == 1:
+                self._began(self.m)
 
     @Profile.timed("orthogonalisation")
-    def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
-        begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
-        H, loss, counts = space.H, space.loss, space.counts
-        while space.m < end:
-            m, scale = space.m, space.scale
-            reductions = self._step(H, m, scale, loss, space.defect) if loss >= LEAST_LOSS else 0
-            if self._is_lost:
-                self._is_lost = False
-                space.reorthonormalize()
-            if not reductions:
-                if self._layout is not None:
-                    break
-                window = 0 if m < space.full_until else max(m - 1, 0)
-                reductions, length = self._full_step(H, m, window, scale)
-                if not reductions:
-                    counts.apply(1)  # which is computed again
-                    break
-                space.most = max(space.most, length)
-            counts.reductions += reductions
-            space.m += 1
+    def _take_singly(self, until: int, stop: Callable[[], object]) -> bool:
+        begin, end = self.m, min(max(until, self.m + 1), self.capacity - 1, self.m + self.room)
+        while self.m < end and (self._step() or self._full_step()):
+            self.m += 1
             if stop():
                 break
-        counts.apply(1, space.m - begin)
-        return space.m > begin
+        self.counts.apply(1, self.m - begin)
+        return self.m > begin
 
-    def _began(self, H: Array, m: int) -> None:
-        """Note that v_m has been orthogonalised against all others, with the projected matrix H."""
-        self._full_steps = self._full_steps + 1 if m == self._m + 1 else 1
-        self._m = m
+    def _began(self, m: int) -> None:
+        """Note that v_m has been orthogonalised against all others."""
+        self._full_steps = self._full_steps + 1 if m == self._last + 1 else 1
+        self._last = m
         if self._full_steps == 2:
             self._T[...] = 0
-            self._T[: m + 1, :m] = H[: m + 1, :m].real
+            self._T[: m + 1, :m] = self.H[: m + 1, :m].real
             self._beta, self._kept = float(self._T[m, m - 1]), max(m - 2, 0)
             self._T[m - 1, m] = self._beta
             for products, j in ((self._before, m - 1), (self._now, m)):
@@ -341,85 +262,102 @@ class SingleSteps(Steps):
                 products[:j] = self._rounding
                 products[j] = 1.0
 
-    def _full_step(self, H: Array, m: int, begin: int, norm: float) -> tuple[int, float]:
-        """Compute v_(m+1), orthogonal to all others, and column m of H.
+    def _full_step(self) -> bool:
+        """Compute v_(m+1), orthogonal to all others, and column m of H; return whether that is enough.
 
-        Two projections: on the vectors from number `begin` on, which A v_m may have components along, and on
-        all. Returns the number of reductions and ||A v_m||; zeros, and
-        A v_m without these components in the place of v_(m+1), if that needs more care. For vectors that are
-        not split over processes.
+        Two projections: on the vectors that A v_m may have components along, and on all. If that needs more
+        care, A v_m without these components is in the place of v_(m+1). For vectors that are not split over
+        processes.
         """
-        v, w = self._vectors[m], self._vectors[m + 1]
-        dot, gemv, adjoint = self._dot, self._gemv, self._adjoint
+        if self._layout is not None:
+            return False
+        m, H = self.m, self.H
+        begin = 0 if m < self.full_until else max(m - 1, 0)
+        v, w, dot, gemv, adjoint = (
+            self._vectors[m],
+            self._vectors[m + 1],
+            self._dot,
+            self._gemv,
+            self._adjoint,
+        )
         w.fill(0)
-        self.product(v, w)
-        near, V = self.array[:, begin : m + 1], self.array[:, : m + 1]
+        self._add(v, w)
+        near, V = self._array[:, begin : m + 1], self._array[:, : m + 1]
         taken = gemv(1.0, near, w, trans=adjoint)
         gemv(-1.0, near, taken, 1.0, w, overwrite_y=1)
         part = gemv(1.0, V, w, trans=adjoint)
         gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
         whole, again = dot(w, w).real, square(part)
         length = math.sqrt(whole + again + square(taken))
-        spread, scale = 1 / whole if whole else math.nan, max(norm, length)
+        spread, scale = 1 / whole if whole else math.nan, max(self.scale, length)
         if not is_enough(growth=whole * spread, again=again, spread=spread, length=scale, unit=UNIT):
-            return 0, 0.0
+            self.counts.apply(1)  # which is computed again
+            return False
         rest = math.sqrt(whole)
         self._scale(1 / rest, w)
         part[begin:] += taken
         H[: m + 1, m] = part
         H[m + 1, m] = rest
-        self._began(H, m + 1)
-        return 2, length
+        self.most = max(self.most, length)
+        self.counts.reductions += 2
+        self._began(m + 1)
+        return True
 
-    def _step(self, H: Array, m: int, norm: float, loss: float, defect: float) -> int:
-        """Compute v_(m+1) and column m of H; return the number of reductions, or 0 if that needs more care.
-
-        `norm` is that of A, or a lower bound; `loss` bounds the inner products of different vectors,
-        `defect` the residuals of those that remained after a truncation.
-        """
-        if self._full_steps < 2 or m != self._m:
-            return 0
+    def _step(self) -> bool:
+        """Compute v_(m+1) and column m of H by three terms; return False if that needs more care."""
+        m, norm, H = self.m, self.scale, self.H
+        if self.loss < LEAST_LOSS or self._full_steps < 2 or m != self._last:
+            return False
         v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
         np.multiply(self._vectors[m - 1], -beta, out=w)
-        self.product(v, w)
+        self._add(v, w)
         alpha = dot(v, w).real
         self._axpy(v, w, a=-alpha)
-        rest, reductions = math.sqrt(dot(w, w).real), 2
+        rest = math.sqrt(dot(w, w).real)
         if not rest > LEAST_NORM * norm:
-            self.note_change()
-            return 0
+            return self._start_over()
         # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
         T[m, m] = alpha
         now, later, noise = self._now, self._before, self._rounding * max(norm / rest, 1.0)
         _product(1 / rest, T, now, -beta / rest, later, trans=1, overwrite_y=1)
         _update(now, later, a=-alpha / rest)
         np.add(later, noise, out=later)
-        if defect:
-            later[: self._kept] += defect / rest
+        if self.defect:
+            later[: self._kept] += self.defect / rest
         later[m] = noise
         later[m + 1 :] = 0.0
         part = None
         expected = abs(float(later[_largest(later)]))
-        if self._again or expected > loss:
-            V = self.array[:, : m + 1]
+        if self._again or expected > self.loss:
+            V = self._array[:, : m + 1]
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
             if not float(np.abs(part).max()) <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
-                self._is_lost = True
-                self.note_change()
-                return 0
+                self.reorthonormalize()  # the vectors have lost more than is permitted
+                return False
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
             later[: m + 1] = self._rounding
             before, rest = rest, math.sqrt(dot(w, w).real)
             if not rest > NORM_DROP * before:
-                self.note_change()
-                return 0
+                return self._start_over()
             self._again = not self._again
-            reductions += 2
         self._scale(1 / rest, w)
         later[m + 1] = 1.0
         T[m + 1, m] = T[m, m + 1] = rest
         H[m, m], H[m + 1, m], H[m - 1, m] = alpha, rest, beta
         if part is not None:
             H[: m + 1, m] += part
-        self._now, self._before, self._beta, self._m = later, now, rest, m + 1
-        return reductions
+        self._now, self._before, self._beta, self._last = later, now, rest, m + 1
+        self.counts.reductions += 2 if part is None else 4
+        return True
+
+    def _eigenpairs(self, m: int) -> tuple[RealArray, Array]:
+        """Compute eigenvalues and eigenvectors of a T that is Hermitian up to the loss of orthogonality."""
+        T = self.H[:m, :m]
+        theta, Y = ritz_pairs(T)
+        if self.loss >= LEAST_LOSS:
+            Y, coupling = oblique(T, theta, Y)
+            rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
+            if coupling > COUPLED * max(rounding, self.defect):
+                self.reorthonormalize()  # which makes T Hermitian
+                theta, Y = ritz_pairs(T)
+        return theta, Y

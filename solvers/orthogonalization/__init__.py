@@ -148,11 +148,11 @@ def orthogonalize(
                 into[:, :] = W
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
-    from .decomposition import Decomposition, orthonormalise
+    from .decomposition import Decomposition
 
     d = Decomposition(W, V, M, scale)
     if width:
-        orthonormalise(d, first, most)
+        d.orthonormalise(first, most)
     lost = d.lost
     if lost.any():
         d.refill(key)

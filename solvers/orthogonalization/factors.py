@@ -84,6 +84,16 @@ def gram_root(G: Array) -> tuple[Array, Array]:
     return R, np.linalg.inv(R)
 
 
+def plain(G: Array, noise: Array) -> Step | None:
+    """Compute a Cholesky step without pivoting; None where that is not accurate."""
+    squares = np.diagonal(G).real
+    if not (noise**2 < PLAIN_NOISE**2 * squares).all():
+        return None
+    R, T, *_, spread = cholesky_factor(G)
+    growth = math.inf if math.isnan(spread) else float((squares @ np.abs(T) ** 2).sum())
+    return Step(T, R, np.zeros(len(R), bool), growth) if growth < PLAIN_GROWTH else None
+
+
 def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     """Compute a Cholesky step with pivoting by signal-to-noise ratio, the largest first.
 

@@ -94,7 +94,11 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
     iteration: type[Iteration] = ThickRestart
-    if options.method == "jd":
+    if options.method == "filter":
+        from ..iterations.filtering import FilteredRestart
+
+        iteration = FilteredRestart
+    elif options.method == "jd":
         from ..iterations.jacobi_davidson import JacobiDavidson
 
         iteration = JacobiDavidson

@@ -15,7 +15,7 @@ from blockvec.backends import backend_for, backend_of
 from blockvec.errors import BreakdownError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
-from solvers.iterations import krylov
+from solvers.iterations import steps
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs, select
 from solvers.problem import Counts
@@ -72,7 +72,7 @@ def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSte
         made: list[SeveralSteps] = []
         if kind in ("rows", "columns"):
             return made
-        monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
+        monkeypatch.setattr(steps, "is_queued", lambda *_: True)
         monkeypatch.setattr(sizes, "SHORT_ROWS", 0)  # row-major blocks
 
         def several(_: Any, matrix: Any, V: Any, b: int) -> SeveralSteps | None:
@@ -96,7 +96,7 @@ def started(
     n, dtype = A.shape[0], dtype or A.dtype
     buffer = (ColumnBlock if kind == "columns" else BlockVector)(np.zeros((n, locked + capacity), dtype))
     buffer.array[:, :locked] = orthonormal(2, n, locked, dtype)
-    basis = BlockKrylov(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
+    basis = steps.krylov_of(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
     basis.append_random(b)
     return basis
 
@@ -270,7 +270,7 @@ def test_a_step_ahead_that_was_not_enough_is_taken_with_care(steps_by: Any) -> N
     basis = started(A, 2)  # invariant after three steps
     basis.expand(2)
     m = basis.m
-    basis.steps.begin_ahead(basis, 8)
+    basis.begin_ahead(8)
     assert len(basis.ritz(m).theta) == 2
     assert len(basis.ritz().theta) < basis.capacity  # without those after the step that failed
     assert made
