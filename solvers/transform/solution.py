@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
-from ..factorization.inertia import proof, proof_around
+from ..factorization.inertia import proof
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
@@ -95,12 +96,10 @@ def proven(
         if is_over or not result.converged.all():
             break
         theta = to_host(result.eigenvalues).astype(np.float64)
-        place = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(place))
-        if end is None:
-            text, missing = proof_around(factors, sigma, theta, errors)
-        else:
-            text, missing = proof(factors, theta, errors, end, problem.deflated)
+        last = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
+        errors = errors_allowed(result, FLOOR * factors.shift_rounding(last))
+        place = sigma if end is None else -math.inf if end == "SA" else math.inf
+        text, missing = proof(factors, theta, errors, place, problem.deflated)
         if missing is not None:
             proved = replace(result, verification=Verification.PROVED)
             result = proved.with_info(verification=text, missing=missing)
