@@ -49,7 +49,8 @@ FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 MANY = 8  # values that rarely are all on one side of a shift amid them
 HALVINGS = 5  # of a range with an empty side in succession: many copies are on one side of every shift
 NUDGES = 6  # places that are tried for a shift whose factors do not count
-NUDGE = 0.031  # distance of such places, in shares of the range
+NUDGE = 0.01  # distance of such places, in shares of the range
+EDGES = np.array([0.1, 0.9])  # shares of a range between which a shift is placed
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
 NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
@@ -116,12 +117,11 @@ class Slicing(Run):
 
     def _slice(self, left: Cut, right: Cut) -> str:
         """Divide a range, or look for the pairs in it from a new shift; return a reason to stop."""
-        parts = max(1, round(self._missing(left, right) / PER_SHIFT))
-        sigma, cut = self._placed(left, right, 0.5 if parts == 1 else parts // 2 / parts)
+        known, parts = self._between(left, right), max(1, round(self._missing(left, right) / PER_SHIFT))
+        sigma, cut = self._placed(left, right, max(1, parts // 2) / max(2, parts))
         if cut is not None:
             sides = self._missing(left, cut), self._missing(cut, right)
-            is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS
-            is_far &= not len(self._between(left, right))
+            is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS and not len(known)
             if is_far or (0 not in sides and parts > 1):
                 self.halvings = self.halvings + 1 if is_far else 0
                 self._insert(cut)
@@ -140,11 +140,17 @@ class Slicing(Run):
         self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
 
     def _placed(self, left: Cut, right: Cut, place: float) -> tuple[float, Cut | None]:
-        """Factorise for a shift near a place in a range, or next to it; return the cut there, if any."""
-        factors, width = self.pencil.factors, right.sigma - left.sigma
+        """Factorise for a shift near a place in a range, or next to it; return the cut there, if any.
+
+        Where values are found, missing ones are copies of these: the shift is next to their median.
+        """
+        factors, width, known = self.pencil.factors, right.sigma - left.sigma, self._between(left, right)
         room = NARROW * self.problem.tolerance.unit ** (NEAREST - 1) * self.pencil.rounding(right.sigma)
+        middle = left.sigma + place * width
+        if len(known) and not self.fruitless:
+            middle = float(np.clip(np.median(self.theta[known]), *(left.sigma + EDGES * width)))
         for nudge in range(NUDGES if width >= room else 0):
-            sigma = left.sigma + (place + NUDGE * (-1) ** nudge * ((nudge + 1) // 2)) * width
+            sigma = middle + NUDGE * (-1) ** nudge * ((nudge + 1) // 2) * width
             below = self.pencil.count(sigma)
             if below is not None and left.below <= below <= right.below and self._is_comfortable():
                 return sigma, Cut(sigma, below)
