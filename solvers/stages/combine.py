@@ -253,6 +253,17 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     return (theta + errors)[order], to_host(R.norms()).astype(np.float64), R
 
 
+def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenResult, Block]:
+    """Compute the Ritz pairs of orthonormal columns, which become the vectors, and their residuals.
+
+    `told` describes the result, with the norm of A.
+    """
+    theta, residuals, R = ritz_step(problem, X)
+    limits = problem.tolerance.limits(theta, told.info["norm"])
+    pairs = theta, delivered(X.array, problem.operator.layout), residuals, limits
+    return EigenResult.from_pairs(*pairs, told.verification, told.info, told.history), R
+
+
 def join_ends(problem: Problem, both: EigenResult) -> EigenResult:
     """Separate the pairs of two parts to rounding, by a Rayleigh-Ritz step.
 
@@ -263,11 +274,7 @@ def join_ends(problem: Problem, both: EigenResult) -> EigenResult:
     _, inverse, *_, size = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
     if np.isfinite(size):
         X.combine(small_matrix(inverse, X), out=X)
-    theta, residuals, _ = ritz_step(problem, X)
-    limits = problem.tolerance.limits(theta, both.info["norm"])
-    vectors = delivered(X.array, problem.operator.layout)
-    told = both.verification, both.info, both.history
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, *told)
+    return ritz_pairs_of(problem, X, both)[0]
 
 
 def with_outliers(problem: Problem, done: EigenResult, others: EigenResult) -> EigenResult:

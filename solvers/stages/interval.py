@@ -44,11 +44,12 @@ BASES = 4  # vectors of a slice, beside those found, per pair in it
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def solve_interval(task: Call, ends: tuple[float, float], stage: Stage) -> EigenResult:
-    """Compute all eigenpairs of a task between two ends, by a stage of its plan."""
+def solve_interval(task: Call, stage: Stage) -> EigenResult:
+    """Compute all eigenpairs of a task in its interval, by a stage of its plan."""
+    low, high = cast(tuple[float, float], task.ends)
     if stage.name == "dense":
-        return _densely(task, *ends, stage.why)
-    return _by_slices(task, *ends) if stage.name == "slices" else _by_iteration(task, *ends)
+        return _densely(task, low, high, stage.why)
+    return _by_slices(task, low, high) if stage.name == "slices" else _by_iteration(task, low, high)
 
 
 def _by_slices(task: Call, low: float, high: float) -> EigenResult:
