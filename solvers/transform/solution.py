@@ -91,15 +91,14 @@ def proven(
     case.
     """
     factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
+    place = {None: sigma, "SA": -math.inf}.get(end, math.inf)
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
         theta = to_host(result.eigenvalues).astype(np.float64)
-        last = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(last))
-        place = sigma if end is None else -math.inf if end == "SA" else math.inf
-        text, missing = proof(factors, theta, errors, place, problem.deflated)
+        floor = FLOOR * factors.shift_rounding(float(np.abs(theta).max()))
+        text, missing = proof(factors, theta, errors_allowed(result, floor), place, problem.deflated)
         if missing is not None:
             proved = replace(result, verification=Verification.PROVED)
             result = proved.with_info(verification=text, missing=missing)
@@ -322,8 +321,8 @@ def _refined(
             values = 1 / values
     wanted = select(form.map.transformed(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
-    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
+    why = f"{inner.info['why']}; {form.why}"
+    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, norm=norms.A, why=why)
     result = measured_pairs(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other
 
@@ -404,8 +403,8 @@ def _coefficients(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> NDArray
 
 def _mixed(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> list[NDArray[np.intp]]:
     """Find groups of vectors that are mixed too much for corrections of first order."""
-    gaps = np.abs(theta[None, :] - theta[:, None])
-    coupling = np.maximum(np.abs(T - theta * G), np.abs(T - theta[:, None] * G))
-    count, labels = connected_components(coupling > FIRST_ORDER * gaps, directed=False)
-    groups = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=count))[:-1])
+    gaps, coupling = np.abs(theta[None, :] - theta[:, None]), np.abs(T - theta * G)
+    is_strong = np.maximum(coupling, coupling.T) > FIRST_ORDER * gaps
+    labels = connected_components(is_strong, directed=False)[1]
+    groups = (np.flatnonzero(labels == label) for label in np.unique(labels))
     return [members for members in groups if len(members) > 1]
