@@ -12,7 +12,7 @@ Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228, section 3 (shift
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as sl
@@ -149,8 +149,7 @@ def proof(
 BEYOND, MOVES = 2.0, 9  # first distance of a count from an end, in rounding errors; trials
 
 
-@frozen
-class Cut:
+class Cut(NamedTuple):
     """A shift, and the number of eigenvalues below it."""
 
     sigma: float

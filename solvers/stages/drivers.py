@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,14 +10,13 @@ import numpy as np
 from blockvec import BlockVector, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..arguments import tall_block
+from ..arguments import blas_threads, tall_block
 from ..blocks import (
     Block,
     ColumnBlock,
     ceil_div,
     column_factors,
     empty_block,
-    needs_threads,
     project_out,
     side_by_side,
     to_host,
@@ -82,8 +80,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             problem = replace(problem, locked=columns.of(problem.locked))
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
-    is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not needs_threads(op))
-    threads = single_threaded_blas if is_limited else contextlib.nullcontext()
+    threads = single_threaded_blas if isinstance(start, ColumnBlock) else blas_threads(op)
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
     else:

@@ -122,8 +122,8 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
         tol=asked.tol,
         convergence=asked.convergence,
         # Each application of the square is two of A.
-        operator_columns=2 * costs["operator_columns"] + X.shape[1],
-        block_applications=2 * costs["block_applications"] + 1,
+        operator_columns=2 * costs["operator_columns"],
+        block_applications=2 * costs["block_applications"],
         degree=2 * costs["degree"],
     )
 
@@ -139,6 +139,6 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
         partners = pick(R, mixed)
         orthogonalize(partners, known)
         X = side_by_side(X, partners)
-        found = ritz_pairs_of(problem, X, told.with_more_columns(X.shape[1], 1))[0]
+        found = ritz_pairs_of(problem, X, found)[0]
     found = found.part(np.sort(np.argsort(distances(found), kind="stable")[: problem.k]))
     return replace(found, eigenvectors=delivered(found.eigenvectors, problem.operator.layout))

@@ -127,7 +127,8 @@ def joined_ends(form: StandardForm, problem: Problem, both: EigenResult) -> Eige
     values = to_host(both.eigenvalues).astype(np.float64)
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
-        result = measured_pairs(form, values, both.eigenvectors, problem, norms, both)
+        told = both.with_more_columns(len(values), 1)
+        result = measured_pairs(form, values, both.eigenvectors, problem, norms, told)
     return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 
