@@ -65,32 +65,24 @@ def shift_outside(
     the wanted ones if the shift is to lie between both, of `total` finite eigenvalues.
     """
     known = np.zeros(0) if deflated is None else deflated
-    below = which == "SA"
-    outermost = float(theta[0] if below else theta[-1])
+    sign, outermost = (-1.0, float(theta[0])) if which == "SA" else (1.0, float(theta[-1]))
     first = max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
-    further_out = _beyond(known, outermost, below)
 
-    def is_outside(sigma: float) -> bool:
-        count = count_below(factors, sigma)
-        most = factors.shape[0] if total is None else total
-        return count == (further_out if below else most - further_out)
+    def beyond(end: float) -> int:
+        return int(np.count_nonzero(sign * known > sign * end))
 
-    may_be_zero &= (outermost > 0) == below and _beyond(known, 0.0, below) == further_out
-    if may_be_zero and is_outside(0.0):
-        return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
-    for attempt in range(TRIES):
-        distance = first * OUTWARDS**attempt
-        sigma = outermost - distance if below else outermost + distance
-        if _beyond(known, sigma, below) != further_out:
+    expected = further_out = beyond(outermost)
+    if which != "SA":
+        expected = (factors.shape[0] if total is None else total) - further_out
+    trials = [outermost + sign * first * OUTWARDS**attempt for attempt in range(TRIES)]
+    if may_be_zero and sign * outermost < 0 and beyond(0.0) == further_out:
+        trials.insert(0, 0.0)  # of a definite matrix, whose end may be far closer to it than `theta` tells
+    for sigma in trials:
+        if beyond(sigma) != further_out:
             return None
-        if is_outside(sigma):
+        if count_below(factors, sigma) == expected:
             return sigma
     return None
-
-
-def _beyond(values: RealArray, end: float, below: bool) -> int:
-    """Count the values below an end, or above it."""
-    return int(np.count_nonzero(values < end if below else values > end))
 
 
 def proof(
