@@ -79,6 +79,11 @@ def must_be(name: str) -> str:
     return f"it must be positive definite{' in buckling mode' if name == 'A' else ''}"
 
 
+def indefinite(name: str, details: str = "") -> OptionError:
+    """Return the error for an indefinite matrix of an inner product."""
+    return OptionError(f"{name} is indefinite; {must_be(name)}.{details}")
+
+
 def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array) -> NDArray[np.intp]:
     """Find the rows of a Hermitian positive semidefinite matrix that are not zero.
 
@@ -91,14 +96,12 @@ def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array) -> NDArray[np.
     rest = np.flatnonzero(diagonal <= 0)
     if len(rest):
         if float(diagonal.min()) < -negligible:
-            raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+            raise indefinite(name)
         rows = matrix[rest if sp.issparse(matrix) else array_namespace(matrix).asarray(rest)]
         largest = float(abs(rows).max()) if rows.shape[1] else 0.0
         if largest > negligible:
-            raise OptionError(
-                f"{name} is indefinite; {must_be(name)}. A row with a zero on the diagonal has elements up "
-                f"to {largest:.1e}, but must be zero."
-            )
+            row = f" A row with a zero on the diagonal has elements up to {largest:.1e}, but must be zero."
+            raise indefinite(name, row)
     if len(rest) == len(diagonal):
         raise OptionError(f"{name} is zero; {must_be(name)}. Check its entries.")
     return np.flatnonzero(diagonal > 0)
@@ -117,25 +120,19 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     inner = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
     inner = inner if len(live) == n else inner[live][:, live]
     is_diagonal = bool((inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all())
-    scale, place = np.ones(len(live)), np.arange(len(live))
-    if is_diagonal:  # without eliminations there is no rounding
-        eye: Any = sp.eye_array(len(live), dtype=inner.dtype, format="csc")
-        lower, pivots, negligible = eye, inner.diagonal().real, 0.0
-    else:
-        # Tiny masses are not zero: powers of two make all diagonal elements about one.
-        scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
-        inner = congruent(inner, 1 / scale)
-        lu = _pivots_on_diagonal(inner)
-        if lu is None and len(live) > DENSE_ROWS:
+    # Tiny masses are not zero: powers of two make all diagonal elements about one.
+    scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
+    inner = congruent(inner, 1 / scale)
+    lu = _pivots_on_diagonal(inner)
+    if lu is None:
+        if len(live) > DENSE_ROWS:
             raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
-        if lu is None:
-            rounding = ROUNDING * float(np.finfo(dtype).eps)
-            C = _dense_factor(inner.toarray(), rounding, f"{name} is indefinite; {must_be(name)}.")
-            return Factor.of(_scatter(sp.csr_array((scale[:, None] * C).astype(dtype)), live, n))
-        lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
-        negligible = NEGLIGIBLE * float(np.abs(pivots).max())
+        C = _dense_factor(name, inner.toarray(), ROUNDING * float(np.finfo(dtype).eps))
+        return Factor.of(_scatter(sp.csr_array((scale[:, None] * C).astype(dtype)), live, n))
+    lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
+    negligible = NEGLIGIBLE * float(np.abs(pivots).max())
     if pivots.min() < -negligible:
-        raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+        raise indefinite(name)
     kept, order = np.flatnonzero(pivots > negligible), np.argsort(place)
     roots = np.sqrt(np.maximum(pivots, 0))
     data = lower.data * np.repeat(roots, np.diff(lower.indptr)) * scale[order][lower.indices]
@@ -148,10 +145,10 @@ def gram_factor(name: str, matrix: Any) -> Factor:
         return splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
 
     def transformed(A: Any) -> Operator:
+        ordered = A[order][:, order]  # as the pivots: steps of an iteration move no rows
         if is_diagonal:
-            return as_operator(congruent(A, 1 / roots), check_indices=False)
-        # In the order of the pivots, steps of an iteration move no rows.
-        product, solve = _product(A[order][:, order]), solver().solve
+            return as_operator(congruent(ordered, 1 / triangle.diagonal().real), check_indices=False)
+        product, solve = _product(ordered), solver().solve
         return as_operator(
             lambda Y: solve(product(solve(Y, "H"))), shape=A.shape, dtype=triangle.dtype, order="A"
         )
@@ -179,7 +176,7 @@ def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
     return lu if is_sure and np.array_equal(lu.perm_r, lu.perm_c) else None
 
 
-def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
+def _dense_factor(name: str, A: NDArray[Any], rounding: float) -> NDArray[Any]:
     """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting.
 
     Pivots below a fraction of the largest are zero. C has as many columns as the rank.
@@ -190,7 +187,7 @@ def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[
     C = np.zeros((len(A), rank), A.dtype)
     C[order - 1] = np.tril(factor)[:, :rank]
     if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * largest:
-        raise OptionError(indefinite)
+        raise indefinite(name)
     return C
 
 

@@ -98,16 +98,13 @@ def go_on(
     return one_after_other(first, later, problem.which, map)
 
 
-def beside(low: EigenResult, high: EigenResult, joint: int = 0, **entries: Any) -> EigenResult:
+def beside(low: EigenResult, high: EigenResult, **entries: Any) -> EigenResult:
     """Join two parts of a spectrum, those of the low one first, with the doubts and the costs of both.
 
-    `joint` columns are the operator's in a step that follows for all pairs. `entries` replace others of the
-    `info`.
+    `entries` replace others of the `info`.
     """
     info: Any = low.info | _totals(high, low)
     others: Any = high.info
-    for name, more in {"operator_columns": joint, "block_applications": 1, "reductions": 4}.items():
-        info[name] += more if joint else 0
     info["norm"] = max(others["norm"], info["norm"])
     info["missing"] += others["missing"]
     if others["stopped"] != "converged":
@@ -215,7 +212,7 @@ def both_ends(
         return first.with_info(which="BE", k=problem.k)
     alone = solve(low) if stopped == "converged" else None
     if alone is not None and (are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
-        return join(problem, beside(alone, first, problem.k, k=problem.k, which="BE"))
+        return join(problem, beside(alone, first, k=problem.k, which="BE"))
     X, low = problem.blocks(first.eigenvectors), replace(low, checkpoint=None)
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
@@ -224,7 +221,7 @@ def both_ends(
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
     second = second if alone is None else one_after_other(alone, second)
-    return join(problem, beside(second, first, problem.k, k=problem.k, which="BE"))
+    return join(problem, beside(second, first, k=problem.k, which="BE"))
 
 
 def are_apart(low: EigenResult, high: EigenResult) -> bool:
@@ -253,6 +250,17 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     return (theta + errors)[order], to_host(R.norms()).astype(np.float64), R
 
 
+def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenResult, Block]:
+    """Compute the Ritz pairs of orthonormal columns, which become the vectors, and their residuals.
+
+    `told` describes the result, with the norm of A.
+    """
+    theta, residuals, R = ritz_step(problem, X)
+    limits, told = problem.tolerance.limits(theta, told.info["norm"]), told.with_more_columns(len(theta), 1)
+    pairs = theta, delivered(X.array, problem.operator.layout), residuals, limits
+    return EigenResult.from_pairs(*pairs, told.verification, told.info, told.history), R
+
+
 def join_ends(problem: Problem, both: EigenResult) -> EigenResult:
     """Separate the pairs of two parts to rounding, by a Rayleigh-Ritz step.
 
@@ -263,16 +271,12 @@ def join_ends(problem: Problem, both: EigenResult) -> EigenResult:
     _, inverse, *_, size = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
     if np.isfinite(size):
         X.combine(small_matrix(inverse, X), out=X)
-    theta, residuals, _ = ritz_step(problem, X)
-    limits = problem.tolerance.limits(theta, both.info["norm"])
-    vectors = delivered(X.array, problem.operator.layout)
-    told = both.verification, both.info, both.history
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, *told)
+    return ritz_pairs_of(problem, X, both)[0]
 
 
 def with_outliers(problem: Problem, done: EigenResult, others: EigenResult) -> EigenResult:
     """Join computed values far out, and the others, which a solve without them has found."""
     told: Any = {name: others.info[name] for name in ("method", "stopped", "verification")}
     told["why"] = f"{others.info['why']}, once {len(done.residuals)} values further out were computed"
-    both = beside(others, done, problem.k, k=problem.k, which=problem.which, **told)
+    both = beside(others, done, k=problem.k, which=problem.which, **told)
     return join_ends(problem, replace(both, verification=others.verification))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,14 +10,13 @@ import numpy as np
 from blockvec import BlockVector, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..arguments import tall_block
+from ..arguments import blas_threads, tall_block
 from ..blocks import (
     Block,
     ColumnBlock,
     ceil_div,
     column_factors,
     empty_block,
-    needs_threads,
     project_out,
     side_by_side,
     to_host,
@@ -80,8 +78,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             problem = replace(problem, locked=columns.of(problem.locked))
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
-    is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not needs_threads(op))
-    threads = single_threaded_blas if is_limited else contextlib.nullcontext()
+    threads = single_threaded_blas if isinstance(start, ColumnBlock) else blas_threads(op)
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
     else:
@@ -148,13 +145,9 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     own |= (problem.jd_options or JacobiDavidsonOptions()).fingerprint()
     own |= {"exponent of two": problem.exponent} if problem.exponent else {}
     own |= {"precision": problem.precision} if options.mixes else {}
-    own |= {
-        "sigma": problem.target,
-        "columns of v0": problem.start_width,
-        "columns of orthogonal_to": problem.n_locked,
-        "preconditioner": problem.preconditioner is not None,
-    }
-    return fingerprint(problem, **own)
+    own |= {"sigma": problem.target, "columns of v0": problem.start_width}
+    own |= {"columns of orthogonal_to": problem.n_locked}
+    return fingerprint(problem, **own, preconditioner=problem.preconditioner is not None)
 
 
 def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -169,20 +162,16 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
             f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
             "method='lanczos', or leave out comm."
         )
-    transformed = SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(
-        op, empty_block(op), problem.k, problem.which, transformed, problem.locked
-    )
+    wanted = problem.k, problem.which, SpectralMap(problem.target).transformed
+    theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
     norm = norm if problem.norm is None else problem.norm
-    formed = 0 if is_dense(op) else n  # columns by products
-    counts = Counts(
-        operator_columns=formed + len(theta),
-        block_applications=ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
-    )
+    counts, formed, k = Counts(), 0 if is_dense(op) else n, len(theta)  # columns by products
+    counts.apply(formed + k)
+    counts.block_applications = ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(k, IDENTITY_COLUMNS)
     limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
     vectors = BlockVector(X, layout=op.layout)
     R = vectors.like()
-    for begin, end in whole_ranges(len(theta), IDENTITY_COLUMNS, vectors):
+    for begin, end in whole_ranges(k, IDENTITY_COLUMNS, vectors):
         op.apply(vectors[:, begin:end], out=R[:, begin:end])
     R.axpy(column_factors(-theta, vectors), vectors)
     residuals = to_host(project_out(problem.locked, R).norms()).astype(np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +13,7 @@ from blockvec.errors import BreakdownError
 from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..placement import shift_invert_s
-from ..problem import IterationOptions, Problem, Verification
+from ..problem import IterationOptions, Verification
 from ..result import EigenResult, InfiniteError
 from ..settle import is_complete
 from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, staged
@@ -47,9 +46,8 @@ def run_stages(task: Call) -> EigenResult:
     """Run the stages of a plan in turn."""
     if not task.plan.has("end"):
         return _run_or_densify(task)
-    assert task.shift is not None
-    assert task.predicted_s is not None
-    return from_end(task.problem, task.shift, task.predicted_s, lambda: _run_or_densify(task))
+    beside: Any = task.shift, task.predicted_s
+    return from_end(task.problem, *beside, lambda: _run_or_densify(task))
 
 
 def _run_or_densify(task: Call) -> EigenResult:
@@ -122,7 +120,7 @@ def _iterated(task: Call) -> EigenResult:
     if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(task, task.ends, task.plan.stages[0])
+        return solve_interval(task, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
         return solve(problem, options) if form is None else _around_a_shift(task, form)
     begun = staged(problem, "begun")
@@ -154,35 +152,24 @@ def _inverted(task: Call, begun: EigenResult) -> EigenResult:
 
 
 def _around_a_shift(task: Call, form: StandardForm) -> EigenResult:
-    """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
+    """Solve a problem in its standard form, for values around a shift at those nearest to the one given.
+
+    Of those nearest to a shift that was moved, the pairs nearest to the given one are kept. More are computed
+    until all others are known to be further away.
+    """
     from ..transform.solution import solve_proven, solve_transformed
 
     problem, shift = task.problem, task.shift
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
-    method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
-    result = method(form, problem)
-    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
+    solve_for = solve_proven if may_prove and problem.verify == "always" else solve_transformed
+    result, moved = solve_for(form, problem), form.map.sigma
+    if shift is None or form.factors is None or moved in (None, shift) or problem.which != "LM":
         return result
-    return _nearest(result, shift, form, problem, method)
-
-
-def _nearest(
-    result: EigenResult,
-    shift: float,
-    form: StandardForm,
-    problem: Problem,
-    solve_for: Callable[[StandardForm, Problem], EigenResult],
-) -> EigenResult:
-    """Keep the pairs nearest to a shift, of those nearest to the one that it was moved to.
-
-    More of these are computed until all others are known to be further away.
-    """
-    moved, most, extra = cast(float, form.map.sigma), form.operator.shape[0] - problem.n_locked, EXTRA
+    most, extra = form.operator.shape[0] - problem.n_locked, EXTRA
     while True:
-        values = to_host(result.eigenvalues).astype(np.float64)
+        values, errors = to_host(result.eigenvalues).astype(np.float64), errors_allowed(result)
         distances = np.abs(values - shift)
         kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
-        errors = errors_allowed(result)
         reach = float((np.abs(values - moved) + errors).max()) - abs(shift - moved)
         is_complete = distances[kept].max() <= reach + errors[kept].max() or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":
@@ -191,8 +178,8 @@ def _nearest(
                 return result
             text = f"{result.info['verification']}, but values may be nearer to sigma than to the moved shift"
             return replace(result.with_info(verification=text), verification=Verification.UNDECIDED)
-        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
-        result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
+        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most), start=None)
+        result = one_after_other(result, solve_for(form, more), "LM", form.map)
         extra *= 2
 
 
@@ -203,6 +190,6 @@ def _densely(task: Call) -> EigenResult:
     if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(task.of(dense), task.ends, task.plan.stages[-1])
+        return solve_interval(task.of(dense), task.plan.stages[-1])
     is_plain = task.M is None and task.mode == "normal"
     return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)

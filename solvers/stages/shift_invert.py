@@ -140,6 +140,7 @@ def _from_shifts(
     end, result, op = cast(Which, problem.which), first, cast(blockvec.Operator, problem.operator)
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
     b = 4 if op.device == "cpu" else 8
+    sizes: Any = {"block_size": b, "ncv": min(round_up(problem.k, b) + STEPS * b, problem.n)}
     for is_last in (False, True):
         theta = to_host(result.eigenvalues).astype(np.float64)
         theta = theta[:b] if end == "SA" else theta[-b:]  # the others are less accurate as yet
@@ -153,9 +154,7 @@ def _from_shifts(
         X = tall_block("v0", result.eigenvectors, form.A)
         k = X.shape[1]
         start = X.combine(small_matrix(problem.rng.standard_normal((k, min(b, k))), X))
-        ncv = min(round_up(problem.k, b) + STEPS * b, problem.n)
-        how: dict[str, Any] = {"which": towards or "LM", "method": "lanczos", "ncv": ncv, "block_size": b}
-        inverted = replace(problem, operator=form.A, **how)
+        inverted = replace(problem, operator=form.A, which=towards or "LM", method="lanczos", **sizes)
         begun = replace(_unproved(inverted, f"shift{1 + is_last}"), start=start)
         latest = solve_transformed(form, replace(begun, maxiter=None if is_last else LOCATING))
         result = one_after_other(result, latest)

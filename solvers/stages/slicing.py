@@ -4,9 +4,9 @@ The factors of A - sigma M count the eigenvalues below sigma (inertia). Two coun
 lie in between. A range with many of them is divided at a shift inside, and so is one whose values all lie on
 one side of it. A range with c values is solved from its middle: they are the c nearest ones. One more is
 asked for, which tells whether the counts are right. Where values are missing, as copies of one, those found
-are locked, and others are looked for from there, and in both halves where that finds none. Pairs of a range
-are made orthogonal to those of all others. The result is complete if as many are found as were counted:
-orthonormal vectors with small residuals cannot be more than there are.
+are locked, and others are looked for from next to their median, and in both halves where that finds none.
+Pairs of a range are made orthogonal to those of all others. The result is complete if as many are found as
+were counted: orthonormal vectors with small residuals cannot be more than there are.
 
 References
 ----------
@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 MANY = 8  # values that rarely are all on one side of a shift amid them
 HALVINGS = 5  # of a range with an empty side in succession: many copies are on one side of every shift
 NUDGES = 6  # places that are tried for a shift whose factors do not count
-NUDGE = 0.031  # distance of such places, in shares of the range
+NUDGE = 0.01  # distance of such places, in shares of the range
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
 NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
@@ -89,7 +89,7 @@ class Slicing(Run):
             self.problem.checkpoint.problem = own
             self.problem.checkpoint.image = probe(self.pencil.A, self.X, None)
             self._resumed()
-        if self.wanted:
+        if self.wanted and not self.problem.is_late():
             self.cuts[0] = finite_end(self.pencil, self.cuts[0], self.cuts[-1].sigma, "SA")
             self.cuts[-1] = finite_end(self.pencil, self.cuts[-1], self.cuts[0].sigma, "LA")
         while True:
@@ -116,12 +116,11 @@ class Slicing(Run):
 
     def _slice(self, left: Cut, right: Cut) -> str:
         """Divide a range, or look for the pairs in it from a new shift; return a reason to stop."""
-        parts = max(1, round(self._missing(left, right) / PER_SHIFT))
-        sigma, cut = self._placed(left, right, 0.5 if parts == 1 else parts // 2 / parts)
+        known, parts = self._between(left, right), max(1, round(self._missing(left, right) / PER_SHIFT))
+        sigma, cut = self._placed(left, right, max(1, parts // 2) / max(2, parts))
         if cut is not None:
             sides = self._missing(left, cut), self._missing(cut, right)
-            is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS
-            is_far &= not len(self._between(left, right))
+            is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS and not len(known)
             if is_far or (0 not in sides and parts > 1):
                 self.halvings = self.halvings + 1 if is_far else 0
                 self._insert(cut)
@@ -140,11 +139,18 @@ class Slicing(Run):
         self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
 
     def _placed(self, left: Cut, right: Cut, place: float) -> tuple[float, Cut | None]:
-        """Factorise for a shift near a place in a range, or next to it; return the cut there, if any."""
-        factors, width = self.pencil.factors, right.sigma - left.sigma
+        """Factorise for a shift near a place in a range, or next to it; return the cut there, if any.
+
+        Where values are found, missing ones are copies of these: the shift is next to their median.
+        """
+        factors, width, known = self.pencil.factors, right.sigma - left.sigma, self._between(left, right)
         room = NARROW * self.problem.tolerance.unit ** (NEAREST - 1) * self.pencil.rounding(right.sigma)
-        for nudge in range(NUDGES if width >= room else 0):
-            sigma = left.sigma + (place + NUDGE * (-1) ** nudge * ((nudge + 1) // 2)) * width
+        middle, is_next = left.sigma + place * width, len(known) > 0 and not self.fruitless
+        if is_next:
+            ends = left.sigma + 2 * NUDGE * width, right.sigma - 2 * NUDGE * width
+            middle = float(np.clip(np.median(self.theta[known]), *ends))
+        for nudge in range(is_next, NUDGES if width >= room else 0):
+            sigma = middle + NUDGE * (-1) ** nudge * ((nudge + 1) // 2) * width
             below = self.pencil.count(sigma)
             if below is not None and left.below <= below <= right.below and self._is_comfortable():
                 return sigma, Cut(sigma, below)
@@ -228,7 +234,7 @@ class Slicing(Run):
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | {
             "X": to_host(self.X[:, : self.found].array),
-            "cuts": [list(asdict(cut).values()) for cut in self.cuts],
+            "cuts": [list(cut) for cut in self.cuts],
         }
 
     def resume(self, saved: dict[str, Any]) -> None:

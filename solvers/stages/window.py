@@ -22,14 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
+from ..blocks import Block, RealArray, pick, round_up, side_by_side, to_host
 from ..iterations.chebyshev import FoldedOperator
 from ..iterations.rayleigh_ritz import Tolerance
 from ..orthogonalization import orthogonalize
@@ -37,7 +36,7 @@ from ..problem import IterationOptions, Problem
 from ..result import EigenResult
 from ..runtime.processes import delivered
 from ..transform.spectral_map import SpectralMap
-from .combine import one_after_other, ritz_step, staged
+from .combine import one_after_other, ritz_pairs_of, staged
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
@@ -113,38 +112,33 @@ def solve_window(
 def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
     """Turn eigenpairs of the square into the k pairs of A nearest to sigma, ascending."""
     assert problem.target is not None
-    sigma = problem.target
+    sigma, costs, asked = problem.target, square.info, problem.tolerance
     X: Block = problem.blocks(square.eigenvectors)
-    theta, residuals, R = ritz_step(problem, X)
-    columns, blocks = X.shape[1], 1
-    norm = _norm_of_root(square.info["norm"], sigma, problem.norm)
-    # ||(A - sigma I) x||: a mixture of values on both sides is no nearer than they are.
-    distance = np.hypot(theta - sigma, residuals)
+    told = square.with_info(
+        k=problem.k,
+        which="LM",
+        sigma=sigma,
+        norm=_norm_of_root(costs["norm"], sigma, problem.norm),
+        tol=asked.tol,
+        convergence=asked.convergence,
+        # Each application of the square is two of A.
+        operator_columns=2 * costs["operator_columns"],
+        block_applications=2 * costs["block_applications"],
+        degree=2 * costs["degree"],
+    )
+
+    def distances(found: EigenResult) -> RealArray:
+        # ||(A - sigma I) x||: a mixture of values on both sides is no nearer than they are.
+        return np.hypot(to_host(found.eigenvalues).astype(np.float64) - sigma, found.residuals)
+
+    found, R = ritz_pairs_of(problem, X, told)
     known = side_by_side(X, problem.locked)
-    failed = residuals > np.maximum(MIXED * distance, problem.tolerance.limits(theta, norm))
+    failed = found.residuals > np.maximum(MIXED * distances(found), found.limits)
     mixed = np.flatnonzero(failed)[: problem.n - known.shape[1]]
     if len(mixed):
         partners = pick(R, mixed)
         orthogonalize(partners, known)
         X = side_by_side(X, partners)
-        theta, residuals, _ = ritz_step(problem, X)
-        columns, blocks = columns + X.shape[1], 2
-        distance = np.hypot(theta - sigma, residuals)
-    nearest = np.sort(np.argsort(distance, kind="stable")[: problem.k])
-    theta, residuals = theta[nearest], residuals[nearest]
-    costs, tolerance = square.info, problem.tolerance
-    info: Any = costs | {
-        "k": problem.k,
-        "which": "LM",
-        "sigma": sigma,
-        "norm": norm,
-        "tol": tolerance.tol,
-        "convergence": tolerance.convergence,
-        # Each application of the square is two of A.
-        "operator_columns": 2 * costs["operator_columns"] + columns,
-        "block_applications": 2 * costs["block_applications"] + blocks,
-        "degree": 2 * costs["degree"],
-    }
-    vectors = delivered(columns_of(X.array, nearest), problem.operator.layout)
-    pairs = theta, vectors, residuals, tolerance.limits(theta, norm)
-    return EigenResult.from_pairs(*pairs, square.verification, info, square.history)
+        found = ritz_pairs_of(problem, X, found)[0]
+    found = found.part(np.sort(np.argsort(distances(found), kind="stable")[: problem.k]))
+    return replace(found, eigenvectors=delivered(found.eigenvectors, problem.operator.layout))

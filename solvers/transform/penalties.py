@@ -100,43 +100,40 @@ class Penalties:
         return cls(*scaled, factors, (A, M), low, high, float(np.abs(far).min()))
 
     def requests(self, request: Request) -> list[Request] | None:
-        """Divide a request into those for values of one group, ascending; None where that cannot be done."""
-        if request.interval is not None:
-            return self._inside(request, *request.interval)
-        assert request.k is not None
-        free, k, which = len(self.factors) - self.low - self.high, request.k, request.which
-        if request.sigma is not None or which == "LM":
-            is_possible = self.are_far(request) or (k <= free and self.are_below(request.sigma))
-            return [request] if is_possible else None
-        from_low = {"SA": k, "LA": 0, "BE": k // 2}[which]
-        lows = np.diff(np.minimum(np.cumsum([0, self.low, free, self.high]), from_low)).tolist()
-        highs = np.diff(np.minimum(np.cumsum([0, self.high, free, self.low]), k - from_low)).tolist()
-        above, below = lows[2] + highs[0], lows[0] + highs[2]
-        if (lows[2] and above < self.high) or (highs[2] and below < self.low):
-            return None  # some of one group from its inner end
-        if lows[1] + highs[1] == free:
-            lows[1], highs[1] = (free, 0) if self.low == 0 else (0, free)
-        # Values inside are those nearest to a shift between them and the penalties.
-        inside = [
-            Request(number, "LM", self.shift_beyond(end))
-            for end, number in (("SA", lows[1]), ("LA", highs[1]))
-            if number
-        ]
-        if not self.are_below(*(part.sigma for part in inside)):
-            return None
-        parts = Request(below, "SA"), *inside, Request(above, "LA")
-        return [part for part in parts if part.k] or [request]
+        """Divide a request into those for values of one group, ascending; None where that cannot be done.
 
-    def _inside(self, request: Request, low: float, high: float) -> list[Request] | None:
-        """Divide a request for an interval, of which an infinite end includes all penalties of its sign."""
-        below = [Request(self.low, "SA")] if math.isinf(low) and self.low else []
-        above = [Request(self.high, "LA")] if math.isinf(high) and self.high else []
-        first = self.shift_beyond("SA") if below else low
-        last = self.shift_beyond("LA") if above else high
-        if first is None or last is None or not self.are_below(first, last):
-            return None
-        inside = [Request(None, "LM", interval=(first, last))] if first <= last else []
-        return [*below, *inside, *above] if below or above else [request]
+        An interval with an infinite end includes all penalties of its sign. Values inside are those nearest
+        to a shift between them and the penalties.
+        """
+        free, k, which = len(self.factors) - self.low - self.high, request.k, request.which
+        if request.interval is not None:
+            low, high = request.interval
+            below, above = self.low * math.isinf(low), self.high * math.isinf(high)
+            first = self.shift_beyond("SA") if below else low
+            last = self.shift_beyond("LA") if above else high
+            if first is None or last is None or not self.are_below(first, last):
+                return None
+            inside = [Request(None, "LM", interval=(first, last))] if first <= last else []
+            if not (below or above):
+                return [request]
+        else:
+            assert k is not None
+            if request.sigma is not None or which == "LM":
+                is_possible = self.are_far(request) or (k <= free and self.are_below(request.sigma))
+                return [request] if is_possible else None
+            from_low = {"SA": k, "LA": 0, "BE": k // 2}[which]
+            lows = np.diff(np.minimum(np.cumsum([0, self.low, free, self.high]), from_low)).tolist()
+            highs = np.diff(np.minimum(np.cumsum([0, self.high, free, self.low]), k - from_low)).tolist()
+            above, below = lows[2] + highs[0], lows[0] + highs[2]
+            if (lows[2] and above < self.high) or (highs[2] and below < self.low):
+                return None  # some of one group from its inner end
+            if lows[1] + highs[1] == free:
+                lows[1], highs[1] = (free, 0) if self.low == 0 else (0, free)
+            wanted = {"SA": lows[1], "LA": highs[1]}
+            inside = [Request(k, "LM", self.shift_beyond(end)) for end, k in wanted.items() if k]
+            if not self.are_below(*(part.sigma for part in inside)):
+                return None
+        return [part for part in (Request(below, "SA"), *inside, Request(above, "LA")) if part.k != 0]
 
     def are_below(self, *values: float | None) -> bool:
         """Check that finite values are far below all penalties; None, for the largest magnitude, is not."""
@@ -150,13 +147,9 @@ class Penalties:
         """Check that only eigenvalues of about the size of the penalties are wanted."""
         if request.sigma is not None or request.interval is not None or request.k is None:
             return False
-        k, half = request.k, request.k // 2
-        return {
-            "SA": k <= self.low,
-            "LA": k <= self.high,
-            "LM": k <= self.low + self.high,
-            "BE": half <= self.low and k - half <= self.high,
-        }[request.which]
+        k, half, low, high = request.k, request.k // 2, self.low, self.high
+        is_beside = {"SA": k <= low, "LA": k <= high, "LM": k <= low + high}
+        return is_beside.get(request.which, half <= low and k - half <= high)
 
     def shift_beyond(self, end: str) -> float | None:
         """Find a shift between the penalties of one end and the other eigenvalues by inertia.
@@ -283,10 +276,8 @@ def may_have_penalties(A: Any) -> bool:
     """Check whether a matrix has diagonal elements that are far larger than most."""
     if not is_explicit(A) or not hasattr(A, "diagonal") or A.ndim != 2 or A.shape[0] != A.shape[1]:
         return False
-    if np.ma.is_masked(A):
+    if np.ma.is_masked(A) or A.dtype.kind not in "iufc" or not A.shape[0]:
         return False  # which is refused when it becomes an operator
-    if A.dtype.kind not in "iufc" or not A.shape[0]:
-        return False
     diagonal = diagonal_of(A)
     low, high = float(diagonal.min()), float(diagonal.max())
     largest = max(high, -low)

@@ -46,15 +46,6 @@ LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes
 
 
 @frozen
-class Asymmetry:
-    """The asymmetry ||(A - A^H) z|| / ||A z|| of one matrix for a random z, an estimate for a function."""
-
-    size: float = 0.0  # zero where the working precision explains it
-    is_removed: bool = False  # whether the Hermitian part takes the place of the matrix
-    is_own_rounding: bool = True  # whether rounding errors of the caller's element type explain it
-
-
-@frozen
 class Scaling:
     """The exponents a and m, the exponent of the inner product, and what measuring them has cost."""
 
@@ -64,8 +55,9 @@ class Scaling:
     columns: int = 0  # operator columns, of the check and of the measurement
     applications: int = 0
     is_known: bool = True  # whether the norm of A has been measured or given
-    # Of the matrices that are not Hermitian to rounding errors of the working precision, by name.
-    asymmetries: Mapping[str, Asymmetry] = field(default_factory=dict)
+    # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their own types is exceeded
+    asymmetry: Mapping[str, float] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()  # matrices whose Hermitian parts take their places
     spacing: float = 0.0  # eps of the type that A is given in
 
     def __bool__(self) -> bool:
@@ -85,10 +77,9 @@ class Scaling:
 
         Hermitian parts take the places of matrices whose asymmetry is noise.
         """
-        removed = {name for name, asymmetry in self.asymmetries.items() if asymmetry.is_removed}
-        if "M" in removed:
+        if "M" in self.removed:
             M = hermitian_part(M)
-        if "A" in removed:
+        if "A" in self.removed:
             A = hermitian_part(A)
             op = as_operator(A, device=device)
         if self.a:
@@ -132,22 +123,15 @@ class Scaling:
         op = problem.operator
         half = 2.0 ** (-even_exponent(magnitude(given, op, "the preconditioner"), op.dtype) // 2)
         update = getattr(given, "update", None)
-
-        def scaled(R: Any) -> Any:
-            return given(R.copy().scale(half)).scale(half)
-
-        if update is None:
-            return scaled
-        return following(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
+        unscaled = update and (lambda theta: update(float(times(theta, self.a - self.m))))
+        return following(lambda R: given(R.copy().scale(half)).scale(half), unscaled)
 
     def examined(self, result: EigenResult, op: Operator, A: Any) -> Scaling:
         """Measure the asymmetry of A where pairs have not converged: the check may miss a small one."""
-        if result.converged.all() or self.asymmetries or not is_explicit(A):
+        if result.converged.all() or self.asymmetry or self.removed or not is_explicit(A):
             return self
         size, rounding = measured_size(op, A), ROUNDING * max(self.spacing, float(np.finfo(op.dtype).eps))
-        if size <= rounding:
-            return self
-        return replace(self, asymmetries={"A": Asymmetry(size, is_own_rounding=False)})
+        return self if size <= rounding else replace(self, asymmetry={"A": size})
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -162,15 +146,13 @@ class Scaling:
     def result(self, result: EigenResult, tol: float) -> EigenResult:
         """Return the result for A and M, with the tolerance as it was given."""
         result = result.with_more_columns(self.columns, self.applications)
-        known = {name: each for name, each in self.asymmetries.items() if not each.is_own_rounding}
-        if known:
+        if self.asymmetry:
             parts = "".join(
-                f"; the Hermitian part of {name} is solved, from which it differs by {each.size / 2:.1e}"
-                for name, each in known.items()
-                if each.is_removed
+                f"; the Hermitian part of {name} is solved, from which it differs by {size / 2:.1e}"
+                for name, size in self.asymmetry.items()
+                if name in self.removed
             )
-            sizes = {name: each.size for name, each in known.items()}
-            result = result.with_info(why=result.info["why"] + parts, asymmetry=sizes)
+            result = result.with_info(why=result.info["why"] + parts, asymmetry=dict(self.asymmetry))
         info = result.info
         if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
             raise BreakdownError(
@@ -221,18 +203,18 @@ def measured(
     """
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
-    asymmetries: dict[str, Asymmetry] = {}
+    asymmetry, removed = dict[str, float](), set[str]()
     if check:
         (norm, defect), columns, applications = _checked("A", op), CHECK_COLUMNS, 1
-        tol = accuracy[0] / (norm or 1.0) if accuracy[1] else accuracy[0]
-        has_mass = is_explicit(M) and M.shape == op.shape
-        dtype = np.promote_types(op.dtype, M.dtype) if has_mass else op.dtype
-        asymmetries["A"] = judged("A", op, A, defect, spacings[0], tol, dtype)
-        if has_mass:
+        tol, dtype, found = accuracy[0] / ((norm or 1.0) if accuracy[1] else 1.0), op.dtype, [(op, A, defect)]
+        if is_explicit(M) and M.shape == op.shape:
+            dtype = np.promote_types(op.dtype, M.dtype)
             mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
-            defect = _checked("M", mass_op)[1]
-            asymmetries["M"] = judged("M", mass_op, M, defect, spacings[1], tol, dtype)
-        asymmetries = {name: asymmetry for name, asymmetry in asymmetries.items() if asymmetry.size}
+            found.append((mass_op, M, _checked("M", mass_op)[1]))
+        for name, (operator, matrix, defect), eps in zip("AM", found, spacings, strict=False):
+            size, is_removed = judged(name, operator, matrix, defect, eps, tol, dtype)
+            asymmetry |= {name: size} if size else {}
+            removed |= {name} if is_removed else set()
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
@@ -248,7 +230,7 @@ def measured(
     largest = max(norm, shift)
     a = 0 if is_ordinary(largest, op.dtype) else even_exponent(largest, op.dtype)
     inner = a if mode == "buckling" else m
-    return Scaling(a, m, inner, columns, applications, is_known, asymmetries, spacings[0])
+    return Scaling(a, m, inner, columns, applications, is_known, asymmetry, frozenset(removed), spacings[0])
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
@@ -335,12 +317,13 @@ def even_exponent(number: float, dtype: Any) -> int:
 
 def judged(
     name: str, op: Operator, matrix: Any, defect: float, eps: float, tol: float, dtype: Any
-) -> Asymmetry:
+) -> tuple[float, bool]:
     """Judge the defect that `Operator.hermitian_defect` has found.
 
-    `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
-    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in. What is
-    neither rounding nor below what was asked for is refused.
+    Returns the asymmetry, zero where rounding of the caller's own type explains it, and whether the Hermitian
+    part takes the place of the matrix. `matrix` is what the operator applies, `eps` that of the element type
+    in which it was given, `tol` the accuracy that is asked for, relative to ||A||, and `dtype` the type that
+    the problem is solved in. What is neither rounding nor below what was asked for is refused.
     """
     working = float(np.finfo(dtype).eps)
     eps, is_matrix = max(eps, working), is_explicit(matrix)
@@ -348,7 +331,7 @@ def judged(
     if is_matrix and size > ROUNDING * working:
         size = measured_size(op, matrix)
     if size <= ROUNDING * working:
-        return Asymmetry()
+        return 0.0, False
     is_removed = is_matrix and size <= max(own, min(tol, working**LOOSEST))
     if defect > MOST * eps and not is_removed:
         raise OptionError(
@@ -356,7 +339,7 @@ def judged(
             f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
             "is noise."
         )
-    return Asymmetry(size, is_removed, is_own_rounding=size <= own)
+    return (size if size > own else 0.0), is_removed
 
 
 def measured_size(op: Operator, matrix: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
-from ..factorization.inertia import proof, proof_around
+from ..factorization.inertia import proof
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
@@ -90,17 +91,14 @@ def proven(
     case.
     """
     factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
+    place = {None: sigma, "SA": -math.inf}.get(end, math.inf)
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
         theta = to_host(result.eigenvalues).astype(np.float64)
-        place = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(place))
-        if end is None:
-            text, missing = proof_around(factors, sigma, theta, errors)
-        else:
-            text, missing = proof(factors, theta, errors, end, problem.deflated)
+        floor = FLOOR * factors.shift_rounding(float(np.abs(theta).max()))
+        text, missing = proof(factors, theta, errors_allowed(result, floor), place, problem.deflated)
         if missing is not None:
             proved = replace(result, verification=Verification.PROVED)
             result = proved.with_info(verification=text, missing=missing)
@@ -129,7 +127,8 @@ def joined_ends(form: StandardForm, problem: Problem, both: EigenResult) -> Eige
     values = to_host(both.eigenvalues).astype(np.float64)
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
-        result = measured_pairs(form, values, both.eigenvectors, problem, norms, both)
+        told = both.with_more_columns(len(values), 1)
+        result = measured_pairs(form, values, both.eigenvectors, problem, norms, told)
     return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 
@@ -323,8 +322,8 @@ def _refined(
             values = 1 / values
     wanted = select(form.map.transformed(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
-    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
+    why = f"{inner.info['why']}; {form.why}"
+    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, norm=norms.A, why=why)
     result = measured_pairs(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other
 
@@ -405,8 +404,8 @@ def _coefficients(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> NDArray
 
 def _mixed(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> list[NDArray[np.intp]]:
     """Find groups of vectors that are mixed too much for corrections of first order."""
-    gaps = np.abs(theta[None, :] - theta[:, None])
-    coupling = np.maximum(np.abs(T - theta * G), np.abs(T - theta[:, None] * G))
-    count, labels = connected_components(coupling > FIRST_ORDER * gaps, directed=False)
-    groups = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=count))[:-1])
+    gaps, coupling = np.abs(theta[None, :] - theta[:, None]), np.abs(T - theta * G)
+    is_strong = np.maximum(coupling, coupling.T) > FIRST_ORDER * gaps
+    labels = connected_components(is_strong, directed=False)[1]
+    groups = (np.flatnonzero(labels == label) for label in np.unique(labels))
     return [members for members in groups if len(members) > 1]

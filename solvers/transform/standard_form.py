@@ -45,7 +45,7 @@ from ..costs import DENSE_SHARE
 from ..factorization.gram import (
     Factor,
     gram_factor,
-    must_be,
+    indefinite,
     root_factor,
     rows_of_semidefinite,
 )
@@ -230,7 +230,7 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         factors = factorize(matrix, device=operator.device)
         if not factors.is_singular:
             if factors.inertia:
-                raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+                raise indefinite(name)
             solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
     home = ColumnBlock if operator.device == "cpu" else BlockVector
     return Factor(

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import splu
 from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, OptionError
 from solvers import ConvergenceWarning, NoConvergence, eigsh
-from solvers.factorization.inertia import proof, proof_around, shift_outside
+from solvers.factorization.inertia import proof, shift_outside
 from solvers.transform import solution
 from solvers.transform.standard_form import standard_form
 from tests.matrices import element_mass, normal, random_sparse
@@ -247,15 +247,15 @@ def test_what_is_missing_at_an_end_is_counted(
     values: list[float], found: list[float], error: float, missing: int | None
 ) -> None:
     A, errors = sp.diags_array(np.r_[values, np.linspace(5, 9, 50)], format="csc"), np.full(3, error)
-    assert proof(Factorization(A), np.array(found), errors, "SA")[1] == missing
-    assert proof(Factorization(-A), -np.array(found)[::-1], errors, "LA")[1] == missing
+    assert proof(Factorization(A), np.array(found), errors, -np.inf)[1] == missing
+    assert proof(Factorization(-A), -np.array(found)[::-1], errors, np.inf)[1] == missing
 
 
 def test_what_is_missing_around_a_shift_is_counted_or_uncertain() -> None:
     A = sp.diags_array(np.r_[1.0, 2.0, np.linspace(5, 9, 50)], format="csc")
-    assert proof_around(Factorization(A), 1.0, np.array([1.0, 1.9, 2.0]), np.full(3, 0.01))[1] is None
+    assert proof(Factorization(A), np.array([1.0, 1.9, 2.0]), np.full(3, 0.01), 1.0)[1] is None
     A = sp.csr_array(sp.diags_array(np.r_[np.ones(6), 2.0, 3.0]))  # nothing is nearer than equal values
-    text, missing = proof_around(Factorization(A), 1.0, np.ones(3) + 1e-13, np.full(3, 1e-12))
+    text, missing = proof(Factorization(A), np.ones(3) + 1e-13, np.full(3, 1e-12), 1.0)
     assert missing == 0
     assert text.startswith("not needed")
     outside = shift_outside(Factorization(A), np.array([1.1]), 9.0, "SA")
@@ -281,14 +281,14 @@ def test_values_around_a_shift_are_proven_where_that_is_asked_for(pair: bool) ->
 def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace2d:nx=20,ny=21")
     answers = iter([("one is missing", 1), ("none is missing", 0)])
-    monkeypatch.setattr(solution, "proof_around", lambda *_: next(answers))
+    monkeypatch.setattr(solution, "proof", lambda *_: next(answers))
     result = eigsh(A, 5, sigma=2.01, rng=0, verify="always", return_info=True)
     assert result.info["verification"] == "none is missing"
     assert result.info["verification_columns"] > 0
     once = eigsh(A, 5, sigma=2.01, rng=0, return_info=True)
     assert result.info["operator_columns"] > once.info["operator_columns"]
     assert np.allclose(result.eigenvalues, once.eigenvalues, atol=1e-12)
-    monkeypatch.setattr(solution, "proof_around", lambda *_: ("one is missing", 1))
+    monkeypatch.setattr(solution, "proof", lambda *_: ("one is missing", 1))
     with pytest.raises(NoConvergence, match="At least 1 copy of a wanted value is known to be missing"):
         eigsh(A, 5, sigma=2.01, rng=0, verify="always", method="lanczos")
 
