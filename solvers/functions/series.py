@@ -42,8 +42,7 @@ from .recurrence import Recurrence, add_multiple
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
-LOOKS = 10_001  # points where an interpolation is compared with its function
-ALIKE = 1e-12  # relative difference of values that rounding errors explain
+LOOKS = 10_001  # points where a polynomial is compared with its function
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
@@ -119,39 +118,43 @@ def interpolation(
     return None
 
 
-def hidden_from(f: Callable[[RealArray], Any]) -> Callable[[RealArray, Any], float]:
-    """Make a function of nodes and the values of f there: the variation of f between nodes of one value.
+def looks(low: float, high: float) -> RealArray:
+    """Return the points where a function is compared with polynomials of Lanczos, closest at both ends."""
+    return (low + high) / 2 - (high - low) / 2 * np.cos(np.linspace(0, np.pi, LOOKS))
 
-    It is 0 if f has several values at the nodes. A sum over nodes, as of Lanczos, settles on a function that
-    it has not seen. f is evaluated in an interval once, and again only in a wider one.
+
+def missed(values: Any, x: RealArray, T: tuple[RealArray, RealArray], c: Any, power: float) -> float:
+    """Bound what Lanczos misses of a function, from its values at points x; those that are NaN do not count.
+
+    With c = f(T) e_1 it computes p(A) b of p = sum_j c_j p_j, where p_0, ..., p_{k-1} are orthonormal in the
+    spectral measure of b. Since their squares have the integral 1, ``max |f - p| / (mean_j p_j^2)^power``
+    bounds ``||(f - p)(A) b|| / ||b||`` for the power 1/2, and the error of the quadrature of f for 1. One
+    eigenvalue adds at most a k-th of that to the quadrature, since 1 / (k mean_j p_j^2) bounds its weight.
     """
-    low, high, between = math.inf, -math.inf, np.zeros(0)
-
-    def hidden(nodes: RealArray, seen: Any) -> float:
-        nonlocal low, high, between
-        if not len(nodes):
-            return 0.0
-        first, last, slack = nodes.min(), nodes.max(), (high - low) / LOOKS
-        if first < low - slack or last > high + slack:
-            low, high = min(low, first), max(high, last)
-            between = f(np.linspace(low, high, LOOKS))
-        most = float(np.abs(between - seen[0]).max())
-        noise = ALIKE * max(np.abs(seen).max(), most)
-        return most if most > noise and (np.abs(seen - seen[0]) <= noise).all() else 0.0
-
-    return hidden
+    before, last, now = np.zeros_like(x), 0.0, np.ones_like(x)
+    p, squares = c[0] * now, now.copy()
+    with np.errstate(all="ignore"):
+        for a, b, coefficient in zip(*T, c[1:], strict=False):
+            before, now, last = now, ((x - a) * now - last * before) / b, b
+            p = p + coefficient * now
+            squares += now * now
+        ratios = np.abs(values - p) / (squares / len(T[0])) ** power
+    return float(np.nan_to_num(ratios, nan=0.0, posinf=0.0).max())
 
 
 def checked(
     f: Callable[[RealArray], Any], domain: tuple[float, float] = EVERYWHERE, factor: float = 1
-) -> Callable[[Any], Any]:
-    """Make a function of eigenvalues, times a factor, that refuses what is not in a domain or not finite."""
+) -> Callable[..., Any]:
+    """Make a function of eigenvalues, times a factor, that refuses what is not in a domain or not finite.
 
-    def evaluated(theta: Any) -> Any:
+    Of numbers that are no eigenvalues, all of that is NaN.
+    """
+
+    def evaluated(theta: Any, *, is_strict: bool = True) -> Any:
         theta = factor * theta
         x = np.clip(theta, *domain)  # rounding errors may have moved them out of it
         away = np.abs(theta - x)
-        if (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
+        if is_strict and (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
             raise OptionError(
                 f"domain: got {domain}, but an eigenvalue of A is about {theta[away.argmax()]:.6g}; give one "
                 "that holds all of them."
@@ -163,13 +166,16 @@ def checked(
             raise OptionError(
                 f"f: returned shape {values.shape} for {len(x)} numbers; give a function as np.exp."
             )
+        values = values.astype(complex if values.dtype.kind == "c" else float)
         wrong = ~np.isfinite(values)
-        if wrong.any():
+        if not is_strict:
+            values[wrong | (away > 0)] = np.nan
+        elif wrong.any():
             raise OptionError(
                 f"f: is {values[wrong][0]} at {x[wrong][0]:.6g}, which is within the bounds of the spectrum, "
                 f"{x.min():.6g} to {x.max():.6g}; give domain=(low, high), where f is finite."
             )
-        return values.astype(complex if values.dtype.kind == "c" else float)
+        return values
 
     return evaluated
 

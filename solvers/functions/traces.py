@@ -38,7 +38,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .operands import generator_for, operands, random_signs
-from .series import Sums, checked, hidden_from, interpolation
+from .series import Sums, checked, interpolation, looks, missed
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -50,7 +50,6 @@ MOST_BASIS = 512  # columns of Q
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
-ROUNDING = 4.0  # units of eps of the trace of |f(A)|: errors of Lanczos were up to 6
 GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
@@ -66,7 +65,8 @@ class TraceEstimate:
     ----------
     value : float or complex
     error : float
-        Standard error, with that of quadratures; an estimate of rounding errors for method "dense".
+        Standard error, with what one eigenvalue that quadratures do not see may add; an estimate of rounding
+        errors for method "dense".
     products : int
         Columns that A was applied to.
     vectors : int
@@ -174,7 +174,7 @@ class Forms(NamedTuple):
     """Numbers x^H f(A) x of some vectors, and the nodes and weights of their quadratures."""
 
     values: Any  # shape (b,)
-    doubts: Any  # changes of the values by the last half of the steps
+    doubts: Any  # what their quadratures may miss
     squares: Any  # ||x||^2
     theta: Any  # shape (q,)
     weights: Any
@@ -202,14 +202,15 @@ class Sampler:
     def __init__(
         self,
         op: Operator,
-        f: Callable[[Any], Any],
+        f: Callable[..., Any],
         limit_of: Callable[[Any], float],
         vectors: int | None,  # None for as many as the error needs
         rng: np.random.Generator,
     ) -> None:
         self.op, self.f, self.limit_of, self.vectors, self.rng = op, f, limit_of, vectors, rng
         self.n, self.is_whole, self.unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
-        self.steps, self.products, self.hidden = min(STEPS, self.n), 0, hidden_from(f)
+        self.steps, self.products = STEPS, 0
+        self._x, self._f = np.zeros(0), np.zeros(0)  # points where f is compared with polynomials
 
     def estimate(self, method: str) -> TraceEstimate:
         """Estimate the trace by a method; see `trace`."""
@@ -272,8 +273,9 @@ class Sampler:
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         count, variance = len(parts), np.var(parts, ddof=LOST).item()
-        rounding = ROUNDING * self.unit * float(sample.weights @ np.abs(sample.f)) / count
-        error, limit = math.hypot(math.sqrt(variance / count), abs(doubt), rounding), self.limit_of(value)
+        # Quadratures have errors of up to eps per step.
+        rounding = self.unit * self.steps * float(sample.weights @ np.abs(sample.f)) / count
+        error, limit = math.hypot(math.sqrt(variance / count), doubt, rounding), self.limit_of(value)
         if self.vectors is not None or variance == 0:
             needed = 0
         elif limit == 0:
@@ -288,16 +290,15 @@ class Sampler:
         Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
         """
         count = min(max(self._combined(sample, None)[2], WIDTH), self.n)
-        widths = WIDTH << np.arange((MOST_BASIS // WIDTH).bit_length())
-        widths = widths[widths <= self.n // 4]
+        widths = WIDTH << np.arange((min(MOST_BASIS, self.n // 4) // WIDTH).bit_length())
         if not len(widths) or (count <= WIDTH and not is_forced):
             return 0
         spreads = np.abs(sample.f - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        counts = sample.weights[order] * self.n / max(sample.squares.sum(), 1e-300)
-        rest = np.cumsum((spreads[order] * counts)[::-1])[::-1]
-        left = rest[np.minimum(np.searchsorted(np.cumsum(counts), widths), len(rest) - 1)]
-        costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left / max(rest[0], 1e-300))
+        counts = sample.weights[order] * self.n / sample.squares.sum()
+        rest = np.append(np.cumsum((spreads[order] * counts)[::-1])[::-1], 0.0)
+        left = rest[np.searchsorted(np.cumsum(counts), widths)] / max(rest[0], 1e-300)
+        costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left)
         best = int(costs.argmin())
         return int(widths[best]) if is_forced or costs[best] < GAIN * count else 0
 
@@ -328,25 +329,34 @@ class Sampler:
         count, run = 1 if are_all else len(squares), recurrences(self.op, X)
         while True:
             run.extend(self.steps)
-            rows = []
-            for (alpha, beta), square in zip(run.projected(), squares, strict=True):
-                value = 0.0
-                for length in ((len(alpha) + 1) // 2, len(alpha)):
-                    theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
-                    weights, f = square * S[0] ** 2, self.f(theta)
-                    before, value = value, weights @ f
-                rows.append(([value], [value - before], [square], theta, weights, f))
+            rows, doubt = list[Any](), 0.0
+            for T, square in zip(run.projected(), squares, strict=True):
+                theta, S = sl.eigh_tridiagonal(*T)
+                f, weights = self.f(theta), square * S[0] ** 2
+                if are_all or not rows:  # random vectors are alike
+                    # Where A maps a space into itself, fewer steps are exact.
+                    is_whole = len(theta) < run.steps
+                    doubt = 0.0 if is_whole else self._missed(theta, T, S @ (f * S[0]))
+                rows.append(([weights @ f], [square * doubt], [square], theta, weights, f))
             found = Forms.joined(rows)
-            if self.n > STEPS and (unseen := self.hidden(found.theta, found.f)):
-                found = found._replace(doubts=squares * unseen / self.steps)  # a node has about this weight
             limit = self.limit_of(found.values.sum() / count)
             if self.vectors is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
-            is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
-            if is_resolved or self.steps == (most := min(MOST_STEPS, self.n)):
+            if found.doubts.sum() / count <= RESOLVED * limit or self.steps == MOST_STEPS:
                 self.products += run.steps * X.n_cols
                 return found
-            self.steps = min(2 * self.steps, most)
+            self.steps = min(2 * self.steps, MOST_STEPS)
+
+    def _missed(self, theta: Any, T: Any, c: Any) -> float:
+        """Bound what one eigenvalue that is not seen adds to a quadrature, also beyond the last nodes."""
+        if not len(self._x) or theta[0] < self._x[0] or theta[-1] > self._x[-1]:
+            low, high = 2 * theta[[0, -1]] - theta[[1, -2]]
+            # A function of positive numbers may have no others.
+            low = max(low, theta[0] / 10) if theta[0] > 0 else low
+            high = min(high, theta[-1] / 10) if theta[-1] < 0 else high
+            self._x = looks(low, high)
+            self._f = self.f(self._x, is_strict=False)
+        return missed(self._f, self._x, T, c, 1) / len(theta)
 
 
 @frozen
