@@ -35,7 +35,7 @@ from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
 from .operands import operands
-from .series import MOST_DEGREE, Sums, checked, described, interpolation, looks, missed
+from .series import MOST_DEGREE, Sums, checked, described, interpolation, missed, points
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks
@@ -135,7 +135,7 @@ def _by_lanczos(
 ) -> tuple[BlockVector, dict[str, Any]]:
     """Run the recurrences of all columns until their polynomials are near f, and again for the result."""
     start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
-    run, steps, x = Recurrences(cast(Any, op), start.copy()), FIRST_STEPS, looks(*bounds)
+    run, steps, x = Recurrences(cast(Any, op), start.copy()), FIRST_STEPS, points(*bounds)
     expected = f(x, is_strict=False)
     least = LEAST_TOL * float(np.finfo(X.dtype).eps) / 2
     tol = max(tol, least)

@@ -1,8 +1,7 @@
 """Traces of functions of Hermitian matrices, by products with random vectors; log-determinants.
 
-For a vector x of random signs, the mean of x^H f(A) x is the trace. Lanczos steps from x give a Gauss
-quadrature of this number, and the spread over several vectors its standard error. Where few eigenvalues
-dominate f(A), the trace within their space Q is computed exactly, and random vectors estimate the rest:
+For a vector x of random signs, the mean of x^H f(A) x is the trace. Lanczos steps from x give a quadrature of
+this number. Where few eigenvalues dominate, the trace within their space Q is computed exactly:
 
     tr f(A) = sum_j q_j^H f(A) q_j + E[x^H P f(A) P x],    P = I - Q Q^H
 
@@ -38,7 +37,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .operands import generator_for, operands, random_signs
-from .series import Sums, checked, interpolation, looks, missed
+from .series import Sums, checked, interpolation, missed, points
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -46,7 +45,7 @@ STEPS, MOST_STEPS = 24, 1536  # Lanczos steps of a first sample, and at most
 DENSE_ROWS = 400  # rows up to which all eigenvalues take less time than a sample; host
 MOST_VECTORS = 1024  # random vectors
 MOST_DENSE_ROWS = 4096  # rows up to which all eigenvalues take less time than random vectors, one per row
-MOST_BASIS = 512  # columns of Q
+BASIS = 32  # columns of Q: those of least products were 16 to 128, which vary little between
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
@@ -285,22 +284,19 @@ class Sampler:
         return value.item(), error, round_up(needed, WIDTH)
 
     def _columns(self, sample: Forms, *, is_forced: bool) -> int:
-        """Choose the number of columns of Q by the predicted products; 0 for none.
+        """Return the number of columns of Q, 0 where they save no products.
 
         Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
         """
         count = min(max(self._combined(sample, None)[2], WIDTH), self.n)
-        widths = WIDTH << np.arange((min(MOST_BASIS, self.n // 4) // WIDTH).bit_length())
-        if not len(widths) or (count <= WIDTH and not is_forced):
-            return 0
+        columns = min(BASIS, self.n // 4)
         spreads = np.abs(sample.f - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        counts = sample.weights[order] * self.n / sample.squares.sum()
-        rest = np.append(np.cumsum((spreads[order] * counts)[::-1])[::-1], 0.0)
-        left = rest[np.searchsorted(np.cumsum(counts), widths)] / max(rest[0], 1e-300)
-        costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left)
-        best = int(costs.argmin())
-        return int(widths[best]) if is_forced or costs[best] < GAIN * count else 0
+        weights = sample.weights[order] * self.n / sample.squares.sum()  # eigenvalues per node
+        shares = weights * spreads[order]
+        left = shares[np.cumsum(weights) > columns].sum() / max(shares.sum(), 1e-300)
+        is_less = WIDTH + 2 * columns + max(WIDTH, left * count) < GAIN * count
+        return columns if is_forced or is_less else 0
 
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean, by a polynomial."""
@@ -349,12 +345,12 @@ class Sampler:
 
     def _missed(self, theta: Any, T: Any, c: Any) -> float:
         """Bound what one eigenvalue that is not seen adds to a quadrature, also beyond the last nodes."""
-        if not len(self._x) or theta[0] < self._x[0] or theta[-1] > self._x[-1]:
+        if not len(self._x) or theta[0] < self._x[-1] or theta[-1] > self._x[0]:
             low, high = 2 * theta[[0, -1]] - theta[[1, -2]]
             # A function of positive numbers may have no others.
             low = max(low, theta[0] / 10) if theta[0] > 0 else low
             high = min(high, theta[-1] / 10) if theta[-1] < 0 else high
-            self._x = looks(low, high)
+            self._x = points(low, high)
             self._f = self.f(self._x, is_strict=False)
         return missed(self._f, self._x, T, c, 1) / len(theta)
 
@@ -442,7 +438,7 @@ def logdet(
     if why is None or n == 0:
         log = checked(_positive_log, factor=factor)
         found = Sampler(op, log, *goal, generator_for(op, rng)).estimate("auto")
-        return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
+        return LogDeterminant(**vars(found))
     if not is_explicit(entries):
         entries, products = to_host(dense_matrix(op, empty_block(op))), n
     factors = Factorization(on_host(entries))
