@@ -80,3 +80,18 @@ def gauged(A: Any, turn: float = 1.0) -> sp.csr_array:
 def nearest(values: np.ndarray, sigma: float, k: int) -> np.ndarray:
     """Return the k values nearest to a shift, ascending."""
     return np.sort(values[np.argsort(np.abs(values - sigma), kind="stable")[:k]])
+
+
+def kinked(seed: int) -> tuple[np.ndarray, Any]:
+    """Draw eigenvalues, and a function with a kink, a step or a peak somewhere between them."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(20, 60))
+    w = np.sort([rng.uniform(-1, 1, n), np.geomspace(1e-4, 1, n), rng.standard_normal(n)][seed % 3])
+    c = rng.choice([rng.uniform(w[0], w[-1]), w[:2].mean(), w[-2:].mean()])
+    functions: list[Any] = [
+        lambda x: np.abs(x - c),
+        lambda x: np.exp(x) + np.maximum(x - c, 0),
+        lambda x: 1 + (x > c),
+        lambda x: seed % 2 + np.exp(-(((x - w[n // 2]) / 1e-2) ** 2)),
+    ]
+    return w, functions[seed // 3 % 4]

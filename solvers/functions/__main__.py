@@ -80,13 +80,13 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
     info |= {"vectors": rho.samples.shape[1], "kernel": rho.kernel, "bounds": list(rho.bounds)}
     info |= {"products": rho.products, "time_s": time.perf_counter() - begin_s}
 
-    def curve(count: int) -> dict[str, Any]:
+    def curve(count: int = max(arguments.points, 2)) -> dict[str, Any]:
         energies = np.linspace(*rho.bounds, count)
         return {"energies": energies, "density": rho(energies), "errors": rho.error(energies)}
 
     def show() -> None:
         if arguments.json:
-            found = {name: array.tolist() for name, array in curve(max(arguments.points, 2)).items()}
+            found = {name: array.tolist() for name, array in curve().items()}
             if info["vectors"] < 2 and rho.sites is None:
                 found["errors"] = None  # errors of one vector are not known
             print(json.dumps({**info, **found, **command.kernels(profile)}, allow_nan=False), flush=True)
@@ -94,20 +94,16 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
         print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
         counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s\n"
         print(counts.format(**info))
-        names, columns = ["energy", "density", "error"], list(curve(ROWS).values())
-        if rho.sites is not None:
-            columns = [columns[0], *columns[1].T]
-            names = ["energy", *(f"site {site}" for site in rho.sites)]
-        print("".join(f"{name:>12}" for name in names))
-        for row in zip(*columns, strict=True):
+        energies, density, errors = curve(ROWS).values()
+        names = ["density", "error"] if rho.sites is None else [f"site {site}" for site in rho.sites]
+        print("".join(f"{name:>12}" for name in ("energy", *names)))
+        for row in np.column_stack([energies, density, errors])[:, : 1 + len(names)]:
             print("".join(f"{value:12.4g}" for value in row))
         print("" if profile is None else f"\n{profile.table()}", flush=True)
 
-    def arrays() -> dict[str, Any]:
-        return curve(max(arguments.points, 2)) | {"moments": rho.moments, "bounds": np.array(rho.bounds)}
-
     if is_first:
-        command.write_results(arguments, rho, show, arrays)
+        extra = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
+        command.write_results(arguments, rho, show, lambda: curve() | extra)
     return DONE
 
 

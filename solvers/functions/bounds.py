@@ -165,9 +165,7 @@ def bounds_of(
         with blas_threads(op):
             sketch = sketch_of(op, steps)
         margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm
-        low, high = sketch.low - margin, sketch.high + margin
-        if found is not None:
-            low, high = max(low, found[0]), min(high, found[1])
+        low, high = np.clip((sketch.low - margin, sketch.high + margin), *(found or EVERYWHERE))
         if found is None or (low, high) != found:
             found = SpectralBounds(low, high, False, f"{sketch.applications} steps of Lanczos")
     low, high = sorted(given.factor.real * end for end in found)

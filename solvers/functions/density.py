@@ -8,9 +8,8 @@ where the factors g_k of a kernel damp the oscillations of the cut series. Rando
 the moments <x|T_k(h)|x> of one vector x, such as a site, are exact. A step of the recurrence gives two of
 them: <T_j x|T_j x> = (mu_2j + mu_0) / 2 and <T_j x|T_{j-1} x> = (mu_{2j-1} + mu_1) / 2.
 
-Double moments <x|T_k(h) J T_l(h) J|x> are elements of A^H B: the columns of one block are T_k(h) x for 64
-orders k, those of another T_l(h) J x, after one product with J. With more than 64 moments the vectors of the
-second kind are computed again for each block of the first, so that memory is needed for two blocks.
+Double moments <x|T_k(h) J T_l(h) J|x> are products of two blocks: T_k(h) x for 64 orders k, and T_l(h) J x
+after one product with J. Blocks of the second kind are computed again for each of the first.
 
 References
 ----------
@@ -77,9 +76,8 @@ def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]
 
 def standard_error(values: Any) -> Any:
     """Return the standard error of the mean along the first axis; infinite for a single number."""
-    if len(values) < 2:
-        return np.full_like(values[0], np.inf)
-    return values.std(axis=0, ddof=1) / math.sqrt(len(values))
+    count = len(values)
+    return values.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else np.full_like(values[0], np.inf)
 
 
 @frozen
@@ -247,10 +245,12 @@ def density_of_states(
     def samples(bounds: SpectralBounds) -> Any:
         doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
         for begin, key in zip(begins, keys, strict=True):  # the same vectors on all bounds
-            if chosen is None:
-                X = random_signs(op, min(width, columns - begin), key)
-            else:
-                X = _unit_vectors(op, chosen[begin : begin + width])
+            part = None if chosen is None else chosen[begin : begin + width]
+            X = (
+                random_signs(op, min(width, columns - begin), key)
+                if part is None
+                else _unit_vectors(op, part)
+            )
             found.append(_moments(doubled, X, half, note))
         return np.concatenate(found, axis=1)
 
@@ -268,22 +268,18 @@ def _bounded(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBou
     if bounds is None:
         found = bounds_of(given).widened(MARGIN)
         return op, found if found.half_width else SpectralBounds(-1.0, 1.0, True, "a matrix of zeros")
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    ends: Any = np.ravel(bounds)
+    if ends.dtype.kind not in "iuf" or len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
         raise OptionError(f"bounds: got {bounds!r}; give two finite numbers, the lower one first.")
-    return op, SpectralBounds(low, high, False, "the caller")
+    return op, SpectralBounds(ends[0], ends[1], False, "the caller")
 
 
 def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
     block = empty_block(op).like(len(sites))
     block[:, :] = 0
-    first = 0 if op.layout is None else op.layout.first_row
-    for column, site in enumerate(sites):
-        if first <= site < first + block.shape[0]:
-            block.array[site - first, column] = 1
+    rows = np.array(sites) - (0 if op.layout is None else op.layout.first_row)
+    for column in np.flatnonzero((rows >= 0) & (rows < block.shape[0])).tolist():
+        block.array[rows[column], column] = 1
     return block
 
 

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -164,17 +164,16 @@ class Exponential:
         Several have the same products. Phases are those of the centre of the spectrum from the time 0 on, so
         that no rounding error of a factor is repeated.
         """
-        c, steps = self._c, steps_to(ends)
+        c, X, steps = self._c, self._B, steps_to(ends)
         again = going_back(ends) & (c.real != 0)
         steps[again] = ends[again]  # from B: errors would grow on the way back
-        fitting = MOST_BYTES // max(1, self.state.n_global * self.state.n_cols * self.state.dtype.itemsize)
+        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
         most = 1 if c.real else min(MOST_TOGETHER, max(1, fitting))
         while self.begin < len(steps):
             begin, ahead = self.begin, steps[self.begin : self.begin + most]
-            self.state = self._B if again[begin] else self.state
             sizes = np.cumsum(np.abs(c * ahead)) * self.sums.bounds.half_width
             times = np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist()
-            blocks = self._after(times, self.state)
+            blocks = self._after(times, X if again[begin] else self.state)
             for block, t in zip(blocks, ends[begin:], strict=False):
                 yield block, 1j * c.imag * float(t) * self.sums.bounds.centre
             self.state, self.begin = blocks[-1], begin + len(times)
@@ -184,19 +183,20 @@ class Exponential:
         if not any(times) or not X.n_cols or not X.n_global:
             return [X.copy() for _ in times]
         c, unit, ratio = self._c, float(np.finfo(X.dtype).eps) / 2, 1.0
+        blocks: list[BlockVector]
         blocks, series = self.sums.of(
             lambda bounds: [exponential(c * t * bounds.half_width, unit / 2) for t in times], X
         )
         if c.real:
             norms, bounds, growth = to_host(X.norms()), self.sums.bounds, c.real * times[0]
             largest = abs(growth) * bounds.half_width
-            if norms.any():
-                ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())
+            ratios = to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]
+            ratio = float(ratios.min(initial=1.0))
             if not ratio >= LEAST_RATIO and largest > -math.log(LEAST_RATIO) / 2:
                 half = [times[0] / 2]
                 return self._after(half, *self._after(half, X))
-            exponent, most = growth * bounds.centre + largest, math.log(np.finfo(X.dtype).max)
-            if exponent > most:
+            exponent = growth * bounds.centre + largest
+            if exponent > math.log(np.finfo(X.dtype).max):
                 raise OptionError(
                     f"exp(t A) B is up to exp({exponent:.6g}) times B, which overflows; take a shorter time, "
                     "or subtract a multiple of the identity from A."
@@ -207,7 +207,7 @@ class Exponential:
         degree = max(len(one.coefficients) for one in series) - 1  # rounding errors of one unit per degree
         self._error += (max(one.tail for one in series) + unit * (1 + degree)) / max(ratio, unit)
         self._degree = max(self._degree, degree)
-        return cast(list[BlockVector], blocks)
+        return blocks
 
 
 def turned(block: BlockVector, phase: complex, *, is_real: bool = False) -> BlockVector:

@@ -90,24 +90,20 @@ class Operands(NamedTuple):
         return rows if is_own else self.caller.share(rows)  # type: ignore[union-attr]
 
 
-def operands(
-    A: Any,
-    B: Any = None,
-    *,
-    shape: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    like: Any = None,
-    comm: Any = None,
-) -> Operands:
-    """Convert a matrix, an operator or a function, and a block; factors of lazy products are left apart."""
+def operands(A: Any, B: Any = None, *, like: Any = None, comm: Any = None, **options: Any) -> Operands:
+    """Convert a matrix, an operator or a function, and a block; factors of lazy products are left apart.
+
+    Options are `shape`, `dtype` and `device`, as of `as_operator`.
+    """
     caller = ArrayKind.of(like) if like is not None else ArrayKind.of_caller(B) or ArrayKind.of_caller(A)
+    options = {"shape": None, "dtype": None, "device": None, **options}
     if B is not None:
         B = _array(caller, B)
-        shape = (len(B), len(B)) if shape is None and comm is None else shape
+        if options["shape"] is None and comm is None:
+            options["shape"] = len(B), len(B)
     factor, A = _factored(A)
     if caller is not None and is_function(A):
-        device, dtype = device or caller.device, dtype or caller.dtype
+        options |= {name: options[name] or getattr(caller, name) for name in ("device", "dtype")}
     (A,) = natively(caller, A)
     entries: Any = matrix_on_host(A) if isinstance(A, Operator) else A if is_explicit(A) else None
     if entries is not None:
@@ -120,8 +116,7 @@ def operands(
     if not np.isfinite(factor):
         raise OptionError(f"A: is {factor} times an operator; give a finite factor.")
     is_linear = hasattr(A, "matvec")
-    A = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
-    op = as_operator(A, shape=shape, dtype=dtype, device=device)
+    op = as_operator(split(A, comm, mode="normal", **options), **options)
     precompile("function", op)
     if op.shape[0] != op.shape[1]:
         raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; a function of a matrix needs a square one.")
@@ -134,9 +129,8 @@ def operands(
         op = op.converted(kind)
     rows = B[:, None] if B.ndim == 1 else B
     block = on_device_of(op, BlockVector(rows, copy=True, dtype=_type_for(B, op), layout=op.layout))
-    found = found._replace(
-        operator=op, B=block, exponents=brought_in_range("B", block), is_vector=B.ndim == 1
-    )
+    exponents = brought_in_range("B", block)
+    found = found._replace(operator=op, B=block, exponents=exponents, is_vector=B.ndim == 1)
     precompile("polynomial", op, op.dtype, b=found.columns)
     return found
 

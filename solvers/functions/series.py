@@ -1,16 +1,14 @@
 """Chebyshev series of functions on [-1, 1], and their sums for a Hermitian operator times a block.
 
-A function is interpolated in Chebyshev points, by a cosine transform of its values there. That of exp(z x) is
-in extended precision, so that the errors of its coefficients are those of rounding once: a state that takes
-ten thousand steps with the same coefficients keeps its norm to 1e-12.
+A function is interpolated in Chebyshev points. exp(z x) is so in extended precision: a state that takes ten
+thousand steps with the same coefficients keeps its norm to 1e-12.
 
-A real operator on complex columns is applied to twice as many real ones, their real and imaginary parts;
-real and imaginary coefficients then have sums of their own. The series of exp(-i t H) has real coefficients
-of even degrees and imaginary ones of odd degrees: each step adds to one of both.
+A real operator on complex columns is applied to twice as many real ones; real and imaginary coefficients then
+have sums of their own. The series of exp(-i t H) has real coefficients of even degrees and imaginary ones of
+odd degrees: each step adds to one of both.
 
-Bounds that are estimates may be too narrow. Components outside of them grow, while all others stay below the
-norm of the block. Norms are compared after groups of steps; where they have grown, the sum begins again with
-wider bounds.
+Components outside of bounds that are too narrow grow, while all others stay below the norm of the block.
+Where norms have grown after a group of steps, the sum begins again with wider bounds.
 
 References
 ----------
@@ -34,7 +32,7 @@ from blockvec.errors import OptionError
 
 from ..arguments import blas_threads
 from ..blocks import ColumnBlock, RealArray, in_precision, to_host
-from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
+from ..iterations.chebyshev import recorder_for
 from ..sizes import SHORT_ROWS
 from .bounds import EVERYWHERE, OutsideError, SpectralBounds
 from .recurrence import Recurrence, add_multiple
@@ -42,8 +40,7 @@ from .recurrence import Recurrence, add_multiple
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
-LOOKS = 10_001  # points where an interpolation is compared with its function
-ALIKE = 1e-12  # relative difference of values that rounding errors explain
+LOOKS = 10_000  # degree of the points where a polynomial is compared with its function
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
@@ -89,69 +86,68 @@ def _transformed(values: Any) -> Any:
     return coefficients
 
 
+def points(low: float, high: float, degree: int = LOOKS) -> RealArray:
+    """Return the Chebyshev points of a degree, the highest one first."""
+    x = np.cos(np.pi * np.arange(degree + 1) / degree)
+    return np.clip((low + high) / 2 + (high - low) / 2 * x, low, high)
+
+
 def interpolation(
     f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
 ) -> list[Series] | None:
     """Interpolate a `checked` function; None if no degree has a tail below a limit, or f is not finite."""
-
-    def between(x: RealArray) -> Any:
-        return f(np.clip((low + high) / 2 + (high - low) / 2 * x, low, high))
-
     degree = FIRST_DEGREE
     try:
         while degree < 4 * most:
-            values = between(np.cos(np.pi * np.arange(degree + 1) / degree))
+            values = f(points(low, high, degree))
             scale = np.abs(values).max() or 1.0
             coefficients = _transformed(values / scale)
             # The last quarter consists of rounding errors once the function is resolved.
             noise = np.abs(coefficients[3 * degree // 4 :]).max()
             if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
                 c, tail = cut(coefficients, limit)
-                if len(c) > most + 1:
-                    return None
-                x = np.linspace(-1, 1, LOOKS)[1:-1]  # where a narrow peak would be
-                difference = np.abs(between(x) / scale - np.polynomial.chebyshev.chebval(x, c))
-                if (difference <= max(limit, 1e-8)).all():
-                    return [Series(c * scale, tail)]
+                # A narrow peak would be between the points.
+                difference = f(points(low, high)) / scale - np.polynomial.chebyshev.chebval(points(-1, 1), c)
+                if len(c) > most + 1 or (np.abs(difference) <= max(limit, 1e-8)).all():
+                    return [Series(c * scale, tail)] if len(c) <= most + 1 else None
             degree *= 2
     except OptionError:
         pass
     return None
 
 
-def hidden_from(f: Callable[[RealArray], Any]) -> Callable[[RealArray, Any], float]:
-    """Make a function of nodes and the values of f there: the variation of f between nodes of one value.
+def missed(values: Any, x: RealArray, T: tuple[RealArray, RealArray], c: Any, power: float) -> float:
+    """Bound what Lanczos misses of a function, from its values at points x; those that are NaN do not count.
 
-    It is 0 if f has several values at the nodes. A sum over nodes, as of Lanczos, settles on a function that
-    it has not seen. f is evaluated in an interval once, and again only in a wider one.
+    With c = f(T) e_1 it computes p(A) b of p = sum_j c_j p_j, where p_0, ..., p_{k-1} are orthonormal in the
+    spectral measure of b. Since their squares have the integral 1, ``max |f - p| / (mean_j p_j^2)^power``
+    bounds ``||(f - p)(A) b|| / ||b||`` for the power 1/2, and the error of the quadrature of f for 1. One
+    eigenvalue adds at most a k-th of that to the quadrature, since 1 / (k mean_j p_j^2) bounds its weight.
     """
-    low, high, between = math.inf, -math.inf, np.zeros(0)
-
-    def hidden(nodes: RealArray, seen: Any) -> float:
-        nonlocal low, high, between
-        if not len(nodes):
-            return 0.0
-        first, last, slack = nodes.min(), nodes.max(), (high - low) / LOOKS
-        if first < low - slack or last > high + slack:
-            low, high = min(low, first), max(high, last)
-            between = f(np.linspace(low, high, LOOKS))
-        most = float(np.abs(between - seen[0]).max())
-        noise = ALIKE * max(np.abs(seen).max(), most)
-        return most if most > noise and (np.abs(seen - seen[0]) <= noise).all() else 0.0
-
-    return hidden
+    before, last, now = np.zeros_like(x), 0.0, np.ones_like(x)
+    p, squares = c[0] * now, now.copy()
+    with np.errstate(all="ignore"):
+        for a, b, coefficient in zip(*T, c[1:], strict=False):
+            before, now, last = now, ((x - a) * now - last * before) / b, b
+            p = p + coefficient * now
+            squares += now * now
+        ratios = np.abs(values - p) / (squares / len(T[0])) ** power
+    return float(np.nan_to_num(ratios, nan=0.0, posinf=0.0).max())
 
 
 def checked(
     f: Callable[[RealArray], Any], domain: tuple[float, float] = EVERYWHERE, factor: float = 1
-) -> Callable[[Any], Any]:
-    """Make a function of eigenvalues, times a factor, that refuses what is not in a domain or not finite."""
+) -> Callable[..., Any]:
+    """Make a function of eigenvalues, times a factor, that refuses what is not in a domain or not finite.
 
-    def evaluated(theta: Any) -> Any:
+    Of numbers that are no eigenvalues, all of that is NaN.
+    """
+
+    def evaluated(theta: Any, *, is_strict: bool = True) -> Any:
         theta = factor * theta
         x = np.clip(theta, *domain)  # rounding errors may have moved them out of it
         away = np.abs(theta - x)
-        if (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
+        if is_strict and (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
             raise OptionError(
                 f"domain: got {domain}, but an eigenvalue of A is about {theta[away.argmax()]:.6g}; give one "
                 "that holds all of them."
@@ -163,13 +159,16 @@ def checked(
             raise OptionError(
                 f"f: returned shape {values.shape} for {len(x)} numbers; give a function as np.exp."
             )
+        values = values.astype(complex if values.dtype.kind == "c" else float)
         wrong = ~np.isfinite(values)
-        if wrong.any():
+        if not is_strict:
+            values[wrong | (away > 0)] = np.nan
+        elif wrong.any():
             raise OptionError(
                 f"f: is {values[wrong][0]} at {x[wrong][0]:.6g}, which is within the bounds of the spectrum, "
                 f"{x.min():.6g} to {x.max():.6g}; give domain=(low, high), where f is finite."
             )
-        return values.astype(complex if values.dtype.kind == "c" else float)
+        return values
 
     return evaluated
 
@@ -186,7 +185,7 @@ class Sums:
         self._doubled: Any = None
         self._blocks: list[Any] = []
         self._recorder: Any = None
-        self._repeats: dict[Any, Any] = {}  # by a group's first step and coefficients: calls, or a recording
+        self._repeats: dict[Any, Any] = {}  # groups by first step and coefficients: a recording after a call
 
     def of(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
         """Compute sum_k c_k T_k X of series on bounds that hold, and the series; or return their None."""
@@ -205,12 +204,12 @@ class Sums:
         return described("chebyshev", degree, self.products, self.columns, error, plan, self.bounds)
 
     def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> list[BlockVector]:
-        length = max(len(one.coefficients) for one in series)
+        length, is_real = max(len(one.coefficients) for one in series), self.operator.dtype.kind == "f"
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
-        splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
-        Y = as_real(X) if splits else X
-        parts: list[Any] = [(k, 1, c.real if splits else c) for k, c in enumerate(C)]
-        parts += [(k, 1j, c.imag) for k, c in enumerate(C) if splits and c.imag.any()]
+        # Sums of a real operator have real coefficients.
+        parts: list[Any] = [(k, 1, c.real if is_real else c) for k, c in enumerate(C)]
+        parts += [(k, 1j, c.imag) for k, c in enumerate(C) if is_real and c.imag.any()]
+        Y = as_real(X) if is_real else X
         dtype = np.result_type(self.operator.dtype, Y.dtype)
         if self._prepared != (dtype, Y.n_cols, bounds):
             half_width = bounds.half_width or max(map(abs, bounds)) or 1.0
@@ -245,14 +244,12 @@ class Sums:
     def _take(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
         key = steps.taken, *map(tuple, rows)
-        self._repeats = self._repeats if len(self._repeats) < MOST_GROUPS else {}
-        known = 0 if self._recorder is None else self._repeats.setdefault(key, 0)
-        if known in range(CALLS_BEFORE_RECORDING):
-            self._repeats[key] = known + 1
+        if self._recorder is None or key not in self._repeats:
             steps.add(rows, totals)
+            self._repeats = {**(self._repeats if len(self._repeats) < MOST_GROUPS else {}), key: None}
             return
         with self._recorder:
-            if known == CALLS_BEFORE_RECORDING:
+            if self._repeats[key] is None:
                 first = copy.copy(steps)
                 self._repeats[key] = self._recorder.record(lambda: copy.copy(first).add(rows, totals))
             self._repeats[key]()

@@ -1,8 +1,7 @@
 """Traces of functions of Hermitian matrices, by products with random vectors; log-determinants.
 
-For a vector x of random signs, the mean of x^H f(A) x is the trace. Lanczos steps from x give a Gauss
-quadrature of this number, and the spread over several vectors its standard error. Where few eigenvalues
-dominate f(A), the trace within their space Q is computed exactly, and random vectors estimate the rest:
+For a vector x of random signs, the mean of x^H f(A) x is the trace. Lanczos steps from x give a quadrature of
+this number. Where few eigenvalues dominate, the trace within their space Q is computed exactly:
 
     tr f(A) = sum_j q_j^H f(A) q_j + E[x^H P f(A) P x],    P = I - Q Q^H
 
@@ -38,7 +37,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .operands import generator_for, operands, random_signs
-from .series import Sums, checked, hidden_from, interpolation
+from .series import Sums, checked, interpolation, missed, points
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -46,11 +45,10 @@ STEPS, MOST_STEPS = 24, 1536  # Lanczos steps of a first sample, and at most
 DENSE_ROWS = 400  # rows up to which all eigenvalues take less time than a sample; host
 MOST_VECTORS = 1024  # random vectors
 MOST_DENSE_ROWS = 4096  # rows up to which all eigenvalues take less time than random vectors, one per row
-MOST_BASIS = 512  # columns of Q
+BASIS = 32  # columns of Q: those of least products were 16 to 128, which vary little between
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
-ROUNDING = 4.0  # units of eps of the trace of |f(A)|: errors of Lanczos were up to 6
 GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
@@ -66,7 +64,8 @@ class TraceEstimate:
     ----------
     value : float or complex
     error : float
-        Standard error, with that of quadratures; an estimate of rounding errors for method "dense".
+        Standard error, with what one eigenvalue that quadratures do not see may add; an estimate of rounding
+        errors for method "dense".
     products : int
         Columns that A was applied to.
     vectors : int
@@ -174,7 +173,7 @@ class Forms(NamedTuple):
     """Numbers x^H f(A) x of some vectors, and the nodes and weights of their quadratures."""
 
     values: Any  # shape (b,)
-    doubts: Any  # changes of the values by the last half of the steps
+    doubts: Any  # what their quadratures may miss
     squares: Any  # ||x||^2
     theta: Any  # shape (q,)
     weights: Any
@@ -202,14 +201,15 @@ class Sampler:
     def __init__(
         self,
         op: Operator,
-        f: Callable[[Any], Any],
+        f: Callable[..., Any],
         limit_of: Callable[[Any], float],
         vectors: int | None,  # None for as many as the error needs
         rng: np.random.Generator,
     ) -> None:
         self.op, self.f, self.limit_of, self.vectors, self.rng = op, f, limit_of, vectors, rng
         self.n, self.is_whole, self.unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
-        self.steps, self.products, self.hidden = min(STEPS, self.n), 0, hidden_from(f)
+        self.steps, self.products = STEPS, 0
+        self._x, self._f = np.zeros(0), np.zeros(0)  # points where f is compared with polynomials
 
     def estimate(self, method: str) -> TraceEstimate:
         """Estimate the trace by a method; see `trace`."""
@@ -272,8 +272,9 @@ class Sampler:
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         count, variance = len(parts), np.var(parts, ddof=LOST).item()
-        rounding = ROUNDING * self.unit * float(sample.weights @ np.abs(sample.f)) / count
-        error, limit = math.hypot(math.sqrt(variance / count), abs(doubt), rounding), self.limit_of(value)
+        # Quadratures have errors of up to eps per step.
+        rounding = self.unit * self.steps * float(sample.weights @ np.abs(sample.f)) / count
+        error, limit = math.hypot(math.sqrt(variance / count), doubt, rounding), self.limit_of(value)
         if self.vectors is not None or variance == 0:
             needed = 0
         elif limit == 0:
@@ -283,23 +284,19 @@ class Sampler:
         return value.item(), error, round_up(needed, WIDTH)
 
     def _columns(self, sample: Forms, *, is_forced: bool) -> int:
-        """Choose the number of columns of Q by the predicted products; 0 for none.
+        """Return the number of columns of Q, 0 where they save no products.
 
         Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
         """
         count = min(max(self._combined(sample, None)[2], WIDTH), self.n)
-        widths = WIDTH << np.arange((MOST_BASIS // WIDTH).bit_length())
-        widths = widths[widths <= self.n // 4]
-        if not len(widths) or (count <= WIDTH and not is_forced):
-            return 0
+        columns = min(BASIS, self.n // 4)
         spreads = np.abs(sample.f - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        counts = sample.weights[order] * self.n / max(sample.squares.sum(), 1e-300)
-        rest = np.cumsum((spreads[order] * counts)[::-1])[::-1]
-        left = rest[np.minimum(np.searchsorted(np.cumsum(counts), widths), len(rest) - 1)]
-        costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left / max(rest[0], 1e-300))
-        best = int(costs.argmin())
-        return int(widths[best]) if is_forced or costs[best] < GAIN * count else 0
+        weights = sample.weights[order] * self.n / sample.squares.sum()  # eigenvalues per node
+        shares = weights * spreads[order]
+        left = shares[np.cumsum(weights) > columns].sum() / max(shares.sum(), 1e-300)
+        is_less = WIDTH + 2 * columns + max(WIDTH, left * count) < GAIN * count
+        return columns if is_forced or is_less else 0
 
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean, by a polynomial."""
@@ -328,25 +325,34 @@ class Sampler:
         count, run = 1 if are_all else len(squares), recurrences(self.op, X)
         while True:
             run.extend(self.steps)
-            rows = []
-            for (alpha, beta), square in zip(run.projected(), squares, strict=True):
-                value = 0.0
-                for length in ((len(alpha) + 1) // 2, len(alpha)):
-                    theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
-                    weights, f = square * S[0] ** 2, self.f(theta)
-                    before, value = value, weights @ f
-                rows.append(([value], [value - before], [square], theta, weights, f))
+            rows, doubt = list[Any](), 0.0
+            for T, square in zip(run.projected(), squares, strict=True):
+                theta, S = sl.eigh_tridiagonal(*T)
+                f, weights = self.f(theta), square * S[0] ** 2
+                if are_all or not rows:  # random vectors are alike
+                    # Where A maps a space into itself, fewer steps are exact.
+                    is_whole = len(theta) < run.steps
+                    doubt = 0.0 if is_whole else self._missed(theta, T, S @ (f * S[0]))
+                rows.append(([weights @ f], [square * doubt], [square], theta, weights, f))
             found = Forms.joined(rows)
-            if self.n > STEPS and (unseen := self.hidden(found.theta, found.f)):
-                found = found._replace(doubts=squares * unseen / self.steps)  # a node has about this weight
             limit = self.limit_of(found.values.sum() / count)
             if self.vectors is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
-            is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
-            if is_resolved or self.steps == (most := min(MOST_STEPS, self.n)):
+            if found.doubts.sum() / count <= RESOLVED * limit or self.steps == MOST_STEPS:
                 self.products += run.steps * X.n_cols
                 return found
-            self.steps = min(2 * self.steps, most)
+            self.steps = min(2 * self.steps, MOST_STEPS)
+
+    def _missed(self, theta: Any, T: Any, c: Any) -> float:
+        """Bound what one eigenvalue that is not seen adds to a quadrature, also beyond the last nodes."""
+        if not len(self._x) or theta[0] < self._x[-1] or theta[-1] > self._x[0]:
+            low, high = 2 * theta[[0, -1]] - theta[[1, -2]]
+            # A function of positive numbers may have no others.
+            low = max(low, theta[0] / 10) if theta[0] > 0 else low
+            high = min(high, theta[-1] / 10) if theta[-1] < 0 else high
+            self._x = points(low, high)
+            self._f = self.f(self._x, is_strict=False)
+        return missed(self._f, self._x, T, c, 1) / len(theta)
 
 
 @frozen
@@ -432,7 +438,7 @@ def logdet(
     if why is None or n == 0:
         log = checked(_positive_log, factor=factor)
         found = Sampler(op, log, *goal, generator_for(op, rng)).estimate("auto")
-        return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
+        return LogDeterminant(**vars(found))
     if not is_explicit(entries):
         entries, products = to_host(dense_matrix(op, empty_block(op))), n
     factors = Factorization(on_host(entries))

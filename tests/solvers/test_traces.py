@@ -14,7 +14,7 @@ from blockvec.models import spectra
 from solvers import ConvergenceWarning
 from solvers.functions.traces import logdet, trace
 from tests.contract.blocks import DTYPES, exact_values, on, values
-from tests.matrices import random_graph
+from tests.matrices import kinked, random_graph
 
 SQUARE, CUBE, CARBON = (
     models.model(name) for name in ("laplace2d:n=20", "laplace3d:n=8", "graphene:nx=20,ny=20")
@@ -201,6 +201,13 @@ def test_a_window_that_no_node_is_in_is_no_trace_of_zero() -> None:
     assert sum(size > 5000 for size in sizes) <= 3  # looks between the nodes
     assert found.error > 0
     assert abs(found.value - window(values).sum()) < 4 * found.error
+
+
+def test_kinks_that_no_node_sees_are_within_the_error() -> None:
+    for seed in range(50):
+        values, f = kinked(seed)  # of a diagonal matrix, whose traces have no spread
+        estimate = trace(f, np.diag(values), 1e-2, method="quadrature", rng=seed)
+        assert abs(estimate.value - f(values).sum()) <= 2 * estimate.error
 
 
 def test_rounding_errors_are_within_the_reported_one() -> None:
