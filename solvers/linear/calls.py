@@ -22,7 +22,7 @@ from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively,
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
-from .systems import SINGULAR, Linear, Reason, finite, linear
+from .systems import SINGULAR, Linear, Reason, lengths_of, linear, underflown
 
 Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
@@ -116,7 +116,7 @@ class Systems:
             X = copied(x0)
         else:
             raise ShapeError(f"x0: got {x0!r:.40} of shape {np.shape(x0)}; give the shape of B, {B.shape}.")
-        lengths = np.asarray(finite(to_host(block.norms())), np.float64)
+        lengths = lengths_of(block)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
         is_zero = x0 is None or not to_host(X.norms()).any()
@@ -154,12 +154,6 @@ class Systems:
         """Apply the preconditioner to a block, and count it."""
         self.counts.preconditioner_columns += R.shape[1]
         return self.M.apply(R)  # type: ignore[no-any-return]
-
-    def check_hermitian(self) -> None:
-        """Refuse an A or an M that random vectors show not to be Hermitian."""
-        self.operator.check_hermitian()
-        if self.M is not None:
-            self.M.check_hermitian(name="M")
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
@@ -206,7 +200,7 @@ def corrected(
     goals, is_zero, unit, kept = limits, systems.is_zero, float(np.finfo(X.dtype).eps) / 2, None
     while True:
         R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
-        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
+        residuals = lengths_of(R)
         left, is_full, is_larger = reasons == "maxiter", taken >= maxiter, residuals > before
         is_slow = np.where(fresh, is_larger, residuals > PROGRESS * before)
         undone = (is_larger & ~(is_full & takes_last)) | (is_slow & tried)  # null vectors may have any length
@@ -265,12 +259,8 @@ BREAKDOWNS = {
 def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
     """Refuse right-hand sides of which squares of residuals underflow: they would pass as zero."""
     numbers = np.finfo(B.dtype)
-    least = math.sqrt(numbers.tiny)
-    if not (doubtful := np.maximum(limits, float(numbers.eps) * lengths) < least).any():
-        return
-    scaled = B.copy().scale(column_factors(np.where(doubtful, 1 / least, 1.0), B))
-    lost = np.flatnonzero(doubtful & (to_host(scaled.norms()) > 0))
-    if len(lost):
+    doubtful = np.maximum(limits, float(numbers.eps) * lengths) < math.sqrt(numbers.tiny)
+    if doubtful.any() and (lost := np.flatnonzero(underflown(B, doubtful))).size:
         raise OptionError(
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."

@@ -229,7 +229,9 @@ def minres(
     if sigma.dtype.kind not in "biuf" or sigma.shape not in ((), (systems.b,)):
         raise OptionError(f"shift: got {shift!r:.60}; give a real number, or one per right-hand side.")
     if check:
-        systems.check_hermitian()
+        systems.operator.check_hermitian()
+        if systems.M is not None:
+            systems.M.check_hermitian(name="M")
     solved = _by_minres(systems, steps, sigma, callback)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
