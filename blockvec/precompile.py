@@ -430,15 +430,14 @@ def _svds(s: Blocks) -> None:
 
 
 def _cg(s: Blocks) -> None:
-    """List true residuals, and steps on three blocks of b columns side by side."""
+    """List true residuals, and steps."""
     s.apply(s.b)
     b = min(s.b, 32)
-    row = 3 * b
     s.orthonormalize(b)
-    s.apply(b, ldx=row, gram=("xy",))
-    s.update(b, b, 0, row)
-    s.combine(b, s.b, row, beta="one")
-    s.combine(2 * b, b, row, ldb=row)
+    s.apply(b, gram=("xy",))
+    s.update(b, b, 0)
+    s.combine(b, b, ldb=s.b if s.b > b else 0, beta="one")
+    s.combine(b, b)
 
 
 def _minres(s: Blocks) -> None:

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import start_copy
-
 from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
-from .sweeps import Row, turn, update
+from .sweeps import turn, update
 from .systems import INDEFINITE, Reason, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
@@ -49,8 +47,7 @@ class BlockCG:
         callback: Callable[[Block], object] | None = None,
     ) -> None:
         self.systems, self.shift, self.others, self.callback = systems, shift, others, callback
-        self.X, self.preconditioner = systems.X, systems.preconditioner
-        self.row: Row | None = None
+        self.X, self.preconditioner = systems.X, systems.M
         self.unit = float(np.finfo(self.X.dtype).eps) / 2
 
     def run(
@@ -64,13 +61,12 @@ class BlockCG:
             self.part = self.X if width >= len(goals) else self.X[:, group]
             why = self._cycle(R[:, group], goals[group], iterations[group], maxiter)
             reasons += [why] * self.part.shape[1]
-            self._finish()
-        self.others, self.row = (), None
+        self.others = ()
         return iterations, reasons
 
     def _cycle(self, R: Block, limits: RealArray, iterations: NDArray[np.intp], maxiter: int) -> Reason:
         """Iterate from the residuals R of a group of systems; return why it cannot go on, or "maxiter"."""
-        self.row, active = None, limits < np.inf
+        active = limits < np.inf
         if not active.any():
             return "maxiter"
         Q = pick(R, np.flatnonzero(active))
@@ -78,7 +74,6 @@ class BlockCG:
         F = np.zeros((len(part), len(active)), part.dtype)
         F[:, active] = part
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
-        P, Q = self._beside(P, Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
@@ -88,20 +83,16 @@ class BlockCG:
             if not rank or not (active.any() or any(other.active.any() for other in self.others)):
                 break
             iterations += active
-            products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
-            self._finish()
-            G = hermitian(products())[:rank, :rank]
+            product = self.systems.apply(P, AP, shift=self.shift, gram="xy")
+            G = hermitian(product.gram["xy"])[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
                 return "indefinite preconditioner" if D is None else "indefinite"
             for other in self.others:
                 other.step(Q, G)
             alpha = inverse @ D
-            C, X, width = alpha @ (F * active), self.part, P.shape[1]
-            if self.row is None:
-                H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
-            else:
-                H = self.row.update(AP, within(alpha, width, width), within(C, width, X.shape[1]))
+            C, X = alpha @ (F * active), self.part
+            H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
             Q, rho, H, root = self._conditioned(Q, hermitian(H)[:rank, :rank], size)
             F, size = rho @ F, float(np.sqrt(np.diagonal(H).real.max(initial=0)))
             norms = np.linalg.norm(root @ F, axis=0)
@@ -109,7 +100,6 @@ class BlockCG:
             for other in self.others:
                 other.advance(G, rho)
             if self.callback is not None:
-                self._finish()
                 self.callback(self.X)
             U = np.eye(len(F))
             if not self.others and 0 < np.count_nonzero(active) <= DEFLATED * len(F):
@@ -120,29 +110,13 @@ class BlockCG:
             if self.preconditioner is None:
                 beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
-                if self.row is not None and P.shape == Q.shape:
-                    P = self.row.turn(within(beta, width, width))
-                else:
-                    self._finish()
-                    P, Q = self._beside(turned(P, beta, Q), Q)
+                P = turned(P, beta, Q)
             else:
                 Z = self.systems.precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
                 D = self._weights(Q, Z, len(F))
             AP = AP if AP.shape == P.shape else P.like()
         return "maxiter"
-
-    def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
-        """Copy P and Q to a `Row` on a GPU."""
-        if P.device == "cpu" or self.preconditioner is not None:
-            return P, Q
-        self.row = Row(P, Q, self.part)
-        return self.row.P, self.row.Q
-
-    def _finish(self) -> None:
-        """Complete the solutions of the group."""
-        if self.row is not None:
-            self.row.finish()
 
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
@@ -263,14 +237,9 @@ def scales(G: Array) -> Array:
 
 def padded(C: Array, block: Block, columns: int) -> Array:
     """Copy a small matrix to the type and device of a block, which it multiplies, with zeros around it."""
-    return small_matrix(within(C, block.shape[1], columns), block)
-
-
-def within(C: Array, rows: int, columns: int) -> Array:
-    """Put zeros around a small matrix."""
-    whole = np.zeros((rows, columns), C.dtype)
+    whole = np.zeros((block.shape[1], columns), C.dtype)
     whole[: C.shape[0], : C.shape[1]] = C
-    return whole
+    return small_matrix(whole, block)
 
 
 def turned(P: Block, beta: Array, Z: Block) -> Block:

@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real, whole
+from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively, on_device_of, real, whole
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
-from .systems import SINGULAR, Linear, Preconditioner, Reason, finite, linear
+from .systems import SINGULAR, Linear, Reason, lengths_of, linear, underflown
 
 Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
@@ -44,8 +44,8 @@ class Systems:
     is_zero: bool  # whether these are zero
     limits: RealArray  # residual norms to reach, shape (b,)
     lengths: RealArray  # of the right-hand sides
-    preconditioner: Preconditioner | None
-    given: tuple[Any, Any]  # A and M, for `vectors`
+    M: Any  # the operator of the preconditioner, or None
+    A: Any  # the matrix of the caller, whose factors `solve` may take
     returned: Callable[[Block], Any]  # gives solutions the kind and the shape of the caller's B
     counts: Counts
 
@@ -55,12 +55,12 @@ class Systems:
         method: str,
         A: Any,
         B: Any,
-        x0: Any,
-        M: Any,
-        tolerances: tuple[Any, Any],
-        like: Any,
-        comm: Any,
-        device: str | None,
+        x0: Any = None,
+        M: Any = None,
+        tolerances: tuple[Any, Any] = (0.0, 0.0),
+        like: Any = None,
+        comm: Any = None,
+        device: str | None = None,
         least: Any = np.float32,
         **sizes: int,
     ) -> Systems:
@@ -68,14 +68,12 @@ class Systems:
 
         Blocks have the `least` of types at least; `sizes` are those of kernels, beside the columns.
         """
-        rtol = real("rtol", tolerances[0], "a number, at least 0", lambda x: x >= 0)
-        atol = real("atol", tolerances[1], "a number, at least 0", lambda x: x >= 0)
+        named = zip(("rtol", "atol"), tolerances, strict=True)
+        rtol, atol = (real(name, value, "a number, at least 0", lambda x: x >= 0) for name, value in named)
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
-        B, x0 = (each.array if isinstance(each, BlockVector) else each for each in (B, x0))
-        B, x0 = (np.asarray(each) if isinstance(each, list) else each for each in (B, x0))
-        A, M, B, x0 = natively(kind, A, M, B, x0)
+        A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
         if not hasattr(B, "ndim") or hasattr(B, "tocsr"):
             raise DTypeError(f"B is a {type(B).__name__}; give an array, or a BlockVector.")
         if B.ndim not in (1, 2):
@@ -88,13 +86,15 @@ class Systems:
             if columns == 1:  # of columns one by one
                 warnings.simplefilter("ignore", UserWarning)
             operator = as_operator(A, device=device)
-            preconditioner = None if M is None else preconditioner_for(M, operator)
+            dtype = np.result_type(operator.dtype, B.dtype, least)
+            if type(M) is type(A):  # of which it has been said
+                warnings.simplefilter("ignore", UserWarning)
+            M = None if M is None else _operator("M", M, operator, dtype)
         if operator.shape[0] != operator.shape[1]:
             raise ShapeError(f"A has shape {operator.shape}; linear systems need a square matrix.")
         own = operator.local_shape[0]
         if rows != own or not columns:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {own} rows, and a column.")
-        dtype = np.result_type(operator.dtype, B.dtype, least)
         precompile(method, operator, dtype, b=columns, **sizes)
 
         def copied(array: Array) -> BlockVector:
@@ -108,23 +108,21 @@ class Systems:
             return array if kind is None else kind.share(array)
 
         block = copied(B)
-        X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
-            X[:, :] = block if preconditioner is None else preconditioner(block)
+            X = block.copy() if M is None else M.apply(block)
         elif x0 is None:
-            X[:, :] = 0
+            X = block.copy().scale(0)
         elif np.shape(x0) in (shape, shape[: min(columns, 2)]):
             X = copied(x0)
         else:
             raise ShapeError(f"x0: got {x0!r:.40} of shape {np.shape(x0)}; give the shape of B, {B.shape}.")
-        lengths = np.asarray(finite(to_host(block.norms())), np.float64)
+        lengths = lengths_of(block)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
         is_zero = x0 is None or not to_host(X.norms()).any()
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
-        fields = operator, block, X, is_zero, limits, lengths, preconditioner, (A, M), returned
-        return cls(*fields, Counts())
+        return cls(operator, block, X, is_zero, limits, lengths, M, A, returned, Counts())
 
     @property
     def n(self) -> int:
@@ -154,54 +152,8 @@ class Systems:
 
     def precondition(self, R: Block) -> Block:
         """Apply the preconditioner to a block, and count it."""
-        assert self.preconditioner is not None
         self.counts.preconditioner_columns += R.shape[1]
-        return self.preconditioner(R)
-
-    def check_hermitian(self) -> None:
-        """Refuse an A or an M that random vectors show not to be Hermitian."""
-        A, precondition = self.operator, self.preconditioner
-        A.check_hermitian()
-        if precondition is not None:
-            M = as_operator(
-                lambda X: precondition(BlockVector(X, layout=A.layout)).array,
-                shape=A.shape,
-                dtype=self.B.dtype,
-                device=A.device,
-                layout=A.layout,
-            )
-            M.check_hermitian(name="M")
-
-    def product(self, x: Array, shift: float = 0.0) -> Array:
-        """Apply A - shift I to a vector of the host."""
-        self.counts.apply(1)
-        if self.operator.dtype == x.dtype and hasattr(self.operator, "nnz"):
-            y = np.empty_like(x)
-            self.operator.apply_columns(x[:, None], y[:, None])
-        else:
-            y = _applied(self.given[0], self.operator.apply, x)
-        return y - shift * x if shift else y
-
-    def solved(self, r: Array) -> Array:
-        """Apply the preconditioner to a vector of the host."""
-        self.counts.preconditioner_columns += 1
-        return _applied(self.given[1], self.preconditioner, r)
-
-    def by_columns(self, solve: Callable[..., tuple[int, Reason]], shift: Any = 0.0) -> Run:
-        """Make a run that solves for the columns one by one, by a function of `vectors`."""
-        shifts = np.broadcast_to(shift, (self.b,))
-        precondition = None if self.preconditioner is None else self.solved
-
-        def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
-            iterations, reasons = np.zeros(self.b, np.intp), list[Reason](["maxiter"] * self.b)
-            for j in np.flatnonzero(goals < np.inf):
-                product = functools.partial(self.product, shift=float(shifts[j]))
-                x, r = (block.array[:, j].copy() for block in (self.X, R))
-                iterations[j], reasons[j] = solve(product, precondition, r, x, float(goals[j]), *limits)
-                self.X.array[:, j] = x
-            return iterations, reasons
-
-        return run
+        return self.M.apply(R)  # type: ignore[no-any-return]
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
@@ -248,7 +200,7 @@ def corrected(
     goals, is_zero, unit, kept = limits, systems.is_zero, float(np.finfo(X.dtype).eps) / 2, None
     while True:
         R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
-        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
+        residuals = lengths_of(R)
         left, is_full, is_larger = reasons == "maxiter", taken >= maxiter, residuals > before
         is_slow = np.where(fresh, is_larger, residuals > PROGRESS * before)
         undone = (is_larger & ~(is_full & takes_last)) | (is_slow & tried)  # null vectors may have any length
@@ -277,14 +229,23 @@ def corrected(
         before, goals, is_zero = residuals, AGAIN * limits, False
 
 
-def _applied(given: Any, apply: Any, x: Array) -> Array:
-    """Apply a linear map to a vector of the host, which takes a tenth of the time of a call for a block."""
-    if hasattr(given, "matvec"):
-        y = given.matvec(x)
-    else:
-        is_matrix = isinstance(given, np.ndarray) or hasattr(given, "tocsr")
-        y = given @ x if is_matrix else apply(BlockVector(x)).array
-    return np.array(y, x.dtype).reshape(-1)  # functions may return the same memory again
+def _array(given: Any) -> Any:
+    """Return the array of a block, or a list as one."""
+    return (
+        given.array
+        if isinstance(given, BlockVector)
+        else np.asarray(given)
+        if isinstance(given, list)
+        else given
+    )
+
+
+def _operator(name: str, M: Any, A: Any, dtype: Any) -> Any:
+    """Make an operator like A of a matrix, a linear operator or a function."""
+    if is_function(M) and not isinstance(M, Operator):
+        return as_operator(M, shape=A.shape, dtype=dtype, device=A.device, layout=A.layout)
+    check_shape(name, M, A)
+    return as_operator(M, device=None if is_on_gpu(M) else A.device, layout=A.layout)
 
 
 FINAL = "indefinite", "indefinite preconditioner"
@@ -298,12 +259,8 @@ BREAKDOWNS = {
 def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
     """Refuse right-hand sides of which squares of residuals underflow: they would pass as zero."""
     numbers = np.finfo(B.dtype)
-    least = math.sqrt(numbers.tiny)
-    if not (doubtful := np.maximum(limits, float(numbers.eps) * lengths) < least).any():
-        return
-    scaled = B.copy().scale(column_factors(np.where(doubtful, 1 / least, 1.0), B))
-    lost = np.flatnonzero(doubtful & (to_host(scaled.norms()) > 0))
-    if len(lost):
+    doubtful = np.maximum(limits, float(numbers.eps) * lengths) < math.sqrt(numbers.tiny)
+    if doubtful.any() and (lost := np.flatnonzero(underflown(B, doubtful))).size:
         raise OptionError(
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."
@@ -323,10 +280,10 @@ def takes_arrays(solve: Solver) -> Solver:
         shift: Any = options.get("shift")
         Q, M = options.get("Q"), options.get("preconditioner")
         least = np.complex64 if np.iscomplexobj(shift) else np.float32
-        systems = Systems.of(solve.__name__, A, B, None, M, (0.0, 0.0), None, None, None, least)
+        systems = Systems.of(solve.__name__, A, B, None, M, least=least)
         if hasattr(Q, "dtype"):
             options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
-        options["preconditioner"] = systems.preconditioner
+        options["preconditioner"] = None if systems.M is None else systems.M.apply
         found = solve(systems.operator, systems.B, **options)
         return replace(found, X=systems.returned(found.X))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,18 @@ from ..arguments import check_choice, integer, is_explicit
 from ..blocks import Block, RealArray, to_host
 from ..problem import Counts
 from ..runtime.processes import together
-from . import vectors
 from .block_cg import BlockCG, Shifted
 from .calls import Run, Systems, corrected
 from .gmres import block_gmres
 from .minres import block_minres
 from .systems import Linear, Projection, Reason
+from .vectors import (
+    Callback,
+    by_columns,
+    conjugate_gradients,
+    generalized_minimum_residuals,
+    minimum_residuals,
+)
 
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
 RESTART = 20  # steps of GMRES between restarts by default, as in SciPy
@@ -42,7 +47,7 @@ def cg(
     atol: float = 0.0,
     maxiter: int | None = None,
     M: Any = None,
-    callback: Callable[[Any], object] | None = None,
+    callback: Callback = None,
     shifts: Any = None,
     return_info: bool = False,
     like: Any = None,
@@ -121,9 +126,9 @@ def cg(
     return systems.finished(solved, steps, return_info=return_info)
 
 
-def _by_cg(systems: Systems, steps: int, callback: Callable[[Any], object] | None = None) -> Linear:
+def _by_cg(systems: Systems, steps: int, callback: Callback = None) -> Linear:
     if systems.by_vectors() and (callback is None or systems.b == 1):
-        run = systems.by_columns(functools.partial(vectors.conjugate_gradients, callback=callback))
+        run = by_columns(systems, conjugate_gradients, callback=callback)
     else:
         noted = None if callback is None else lambda X: callback(systems.returned(X))
         run = BlockCG(systems, callback=noted).run
@@ -167,7 +172,7 @@ def minres(
     shift: Any = 0.0,
     maxiter: int | None = None,
     M: Any = None,
-    callback: Callable[[Any], object] | None = None,
+    callback: Callback = None,
     show: bool = False,
     check: bool = False,
     atol: float = 0.0,
@@ -224,7 +229,9 @@ def minres(
     if sigma.dtype.kind not in "biuf" or sigma.shape not in ((), (systems.b,)):
         raise OptionError(f"shift: got {shift!r:.60}; give a real number, or one per right-hand side.")
     if check:
-        systems.check_hermitian()
+        systems.operator.check_hermitian()
+        if systems.M is not None:
+            systems.M.check_hermitian(name="M")
     solved = _by_minres(systems, steps, sigma, callback)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
@@ -233,19 +240,17 @@ def minres(
     return systems.finished(solved, steps, return_info=return_info)
 
 
-def _by_minres(
-    systems: Systems, steps: int, sigma: Any = 0.0, callback: Callable[[Any], object] | None = None
-) -> Linear:
+def _by_minres(systems: Systems, steps: int, sigma: Any = 0.0, callback: Callback = None) -> Linear:
     if systems.by_vectors(has_callback=callback is not None):
-        noted = None if callback is None else lambda x: callback(x.copy())
-        run = systems.by_columns(functools.partial(vectors.minimum_residuals, callback=noted), sigma)
+        run = by_columns(systems, minimum_residuals, sigma, callback=callback)
     else:
-        run = _blocks(systems, block_minres, shift=sigma)
+        run = _in_blocks(systems, block_minres, shift=sigma)
     return corrected(systems, run, steps, sigma)
 
 
-def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
+def _in_blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
     """Make a run of a solver of blocks with a Krylov space per column."""
+    Q = Projection(None, systems.M and systems.M.apply, systems.counts)
 
     def run(
         R: Block, goals: RealArray, steps: int, final: float
@@ -254,8 +259,7 @@ def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> R
             options["final"] = final
         lengths = to_host(R.norms())
         tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
-        options["Q"] = Projection(None, systems.preconditioner, systems.counts)
-        solved = solve(systems.operator, R, tol=tol, maxiter=steps, **options)
+        solved = solve(systems.operator, R, tol=tol, maxiter=steps, Q=Q, **options)
         systems.X.axpy(1, solved.X)
         return solved.iterations, solved.reasons
 
@@ -273,7 +277,7 @@ def gmres(
     restart: int | None = None,
     maxiter: int | None = None,
     M: Any = None,
-    callback: Callable[[Any], object] | None = None,
+    callback: Callback = None,
     callback_type: str | None = None,
     return_info: bool = False,
     like: Any = None,
@@ -331,23 +335,18 @@ def gmres(
     width = RESTART if restart is None else integer("restart", restart, 1)
     systems = Systems.of("gmres", A, B, x0, M, (rtol, atol), like, comm, device, restart=width)
     cycles = systems.limit(maxiter, 10, 1)
-    solved = _by_gmres(systems, cycles, width, callback, kind)
+    solved = _by_gmres(systems, cycles, width, kind, callback)
     return systems.finished(solved, cycles, return_info=return_info)
 
 
 def _by_gmres(
-    systems: Systems,
-    cycles: int,
-    width: int = RESTART,
-    callback: Callable[[Any], object] | None = None,
-    kind: str = "pr_norm",
+    systems: Systems, cycles: int, width: int = RESTART, kind: str = "pr_norm", callback: Callback = None
 ) -> Linear:
     width = min(width, systems.n)
     if systems.by_vectors(has_callback=callback is not None):
-        solve_one = vectors.generalized_minimum_residuals
-        run = systems.by_columns(functools.partial(solve_one, callback=callback, width=width, kind=kind))
+        run = by_columns(systems, generalized_minimum_residuals, width=width, kind=kind, callback=callback)
     else:
-        run = _blocks(systems, block_gmres, restart=width)
+        run = _in_blocks(systems, block_gmres, restart=width)
     return corrected(systems, run, cycles * (1 if kind == "legacy" else width))
 
 
@@ -398,16 +397,15 @@ def solve(
     ('factors', True)
     """
     systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
-    operator, A = systems.operator, systems.given[0]
+    operator, A = systems.operator, systems.A
     methods: dict[str, Callable[[Systems], Linear]] = {
         "factors": _by_factors,
         "cg": lambda each: _by_cg(each, each.limit(maxiter, 10)),
         "minres": lambda each: _by_minres(each, each.limit(maxiter, 5)),
         "gmres": lambda each: _by_gmres(each, each.limit(maxiter, 10, 1)),
     }
-    defect = operator.hermitian_defect()[1]
     names = ["gmres"]
-    if operator.shape[0] > 0 and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps:
+    if systems.n and operator.hermitian_defect()[1] <= NOT_HERMITIAN * np.finfo(operator.dtype).eps:
         is_negative = hasattr(A, "diagonal") and not diagonal_of(A).min() > 0
         names = ["minres"] if is_negative else ["cg", "minres"]
         if M is None and operator.layout is None and is_explicit(A):
@@ -415,7 +413,7 @@ def solve(
 
             if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
                 names.insert(0, "factors")
-    solved: Any = None
+    best, least = cast(Linear, None), math.inf
     for name in names:
         try:
             found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
@@ -423,22 +421,23 @@ def solve(
             if name != "factors":
                 raise
             continue  # a matrix without factors, such as a singular one
-        solved = replace(found, method=name)
-        if solved.converged:
+        excess = found.residuals / np.maximum(systems.limits, np.finfo(float).tiny)
+        if best is None or excess.max() < least:
+            best, least, worst = replace(found, method=name), excess.max(), int(np.argmax(excess))
+        if found.converged:
             break
-    if not (solved.converged or return_info):
-        worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
+    if not (best.converged or return_info):
         raise BreakdownError(
-            f"solve: {solved.method} ended with a residual of {solved.residuals[worst]:.2e} for right-hand "
-            f"side {worst}, above {systems.limits[worst]:.2e} ({solved.reasons[worst]}); give an M, "
+            f"solve: {best.method} ended with a residual of {best.residuals[worst]:.2e} for right-hand "
+            f"side {worst}, above {systems.limits[worst]:.2e} ({best.reasons[worst]}); give an M, "
             "more iterations (maxiter) or a larger rtol, or take what there is with return_info=True."
         )
-    return solved if return_info else solved.X
+    return best if return_info else best.X
 
 
 def _by_factors(systems: Systems) -> Linear:
     """Solve with factors, and refine."""
-    A = systems.operator.backend.csr(systems.given[0], systems.B.dtype)  # copied to a GPU once
+    A = systems.operator.backend.csr(systems.A, systems.B.dtype)  # copied to a GPU once
     factors = factorize(A)
     if factors.is_singular:
         raise BreakdownError("solve: A is singular.")

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..blocks import Block
+from ..blocks import Block, RealArray
 from .calls import takes_arrays
-from .steps import Recordings, Steps
+from .steps import Log, Recordings, Scalars, Steps
 from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
-from .tridiagonal import Coordinates, Log, Scalars
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
@@ -175,3 +174,27 @@ class _Minres(LinearSystems):
             xx = self.dots(X, X).real
         share = self.residuals / np.where(self.initial > 0, self.initial, 1)
         return Progress(share, self.initial * inside.x[0], inside.quadratic(), xx)
+
+
+class Coordinates:
+    """Coordinates of the solutions in the basis Z of their Krylov spaces: x = Z y, U^H Z = I, Z^H A Z = T.
+
+    The values of `Progress` follow from y and T without further inner products.
+    """
+
+    def __init__(self, b: int) -> None:
+        self.x = self.w = self.w_old = self.diagonal = self.off = np.zeros((0, b))
+
+    def update(self, log: Log) -> None:
+        """Apply the recurrences of W and X to the coordinates."""
+        zero = np.zeros((1, len(log.alpha)))
+        w = np.vstack([-log.old_eps * self.w_old - log.delta * self.w, np.ones_like(zero)]) * log.inverse
+        self.w_old, self.w = np.vstack([self.w, zero]), w
+        self.x = np.vstack([self.x, zero]) + log.phi * w
+        self.diagonal, self.off = np.vstack([self.diagonal, log.alpha]), np.vstack([self.off, log.beta])
+
+    def quadratic(self) -> RealArray:
+        """Return y^T T y."""
+        y = self.x
+        total = np.sum(self.diagonal * y**2, axis=0) + 2 * np.sum(self.off[:-1] * y[:-1] * y[1:], axis=0)
+        return np.asarray(total)

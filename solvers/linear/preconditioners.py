@@ -26,7 +26,6 @@ from ..blocks import Array
 NULL = 1e-13  # of the largest diagonal entry: values of the coarsest level that are zero but for rounding
 SMOOTHING = 2  # products of a smoother with the matrix of a level, as many as a symmetric Gauss-Seidel sweep
 LOWEST = 0.25  # share of the spectrum of D^-1 A below which smoothers leave errors to coarser levels
-POWER_STEPS = 15  # of the power method, for the largest eigenvalue of D^-1 A
 SAFETY = 1.1  # factor on estimates of the largest eigenvalue of D^-1 A
 SMALLEST = 1e-3  # lower bound of diagonal entries, relative to the largest
 
@@ -221,12 +220,7 @@ def _level(level: Any) -> tuple[Any, ...]:
     """
     diagonal = level.A.diagonal()
     inverse = 1 / np.where(diagonal != 0, diagonal, 1.0)
-    # Of D^-1/2 A D^-1/2, by steps of the power method.
-    x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(inverse))
-    for _ in range(POWER_STEPS):
-        x /= np.linalg.norm(x)
-        x = root * (level.A @ (root * x))
-    largest = SAFETY * float(np.linalg.norm(x))
+    largest = SAFETY * float(importlib.import_module("pyamg.relaxation.smoothing").rho_D_inv_A(level.A))
     middle, half = largest * (1 + LOWEST) / 2, largest * (1 - LOWEST) / 2
     roots = middle + half * np.cos(np.pi * (np.arange(SMOOTHING) + 0.5) / SMOOTHING)
     steps = [(inverse / root)[:, None] for root in roots]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, run_in_threads, single_threaded_blas, start_copy
+from blockvec import run_in_threads, single_threaded_blas, start_copy
 
-from ..blocks import Array, Block, side_by_side, small_matrix, summed
+from ..blocks import Array, Block, summed
 
 PANEL_ROWS = 256  # of one product by BLAS: its operands fit an L1 cache
 RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
@@ -22,8 +21,9 @@ RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
 def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> Array:
     """Set X = X + P C and Q = Q - AP alpha; return Q^H Q."""
     if not _is_fused(P, AP, Q):
-        P.combine(C, out=X, beta=1)
-        return Q.update_gram(AP, alpha)
+        products = start_copy(Q.update_gram(AP, alpha))
+        P.combine(C, out=X, beta=1)  # while the host works on the products
+        return products()
     p, ap, x, q = P.array, AP.array, X.array, Q.array
 
     def work(rows: slice) -> Array:
@@ -45,54 +45,6 @@ def turn(P: Block, Z: Block, beta: Array) -> Block:
 
     _by_ranges(p, work)
     return P
-
-
-class Row:
-    """P, Q and the next P in the columns of one block of a GPU, where one kernel sets P' = Q + P beta.
-
-    The device updates halves of X while the host works on small matrices: one half before P', the other one
-    after the next product, for which the old P is kept.
-    """
-
-    def __init__(self, P: Block, Q: Block, X: Block) -> None:
-        whole, width = side_by_side(P, Q, P), P.shape[1]
-        self.P, self.Q, last = (whole[:, i * width : (i + 1) * width] for i in range(3))
-        # By turns: P and Q side by side, the next P, halves of the old one, and the rows that multiply it.
-        self.ways: list[Any] = [
-            (whole[:, : 2 * width], last, _halves(self.P), 0),
-            (whole[:, width:], self.P, _halves(last), width),
-        ]
-        self.coefficients = np.vstack([np.eye(width)] * 2).astype(P.dtype)
-        self.halves = _halves(X)
-        self.rest: Callable[[], object] | None = None
-
-    def update(self, AP: Block, alpha: Array, C: Array) -> Array:
-        """Set X = X + P C, for half of the rows, and Q = Q - AP alpha; return Q^H Q."""
-        products = start_copy(self.Q.update_gram(AP, small_matrix(alpha, AP)))
-        small, (upper, lower), (first, second) = small_matrix(C, AP), self.ways[0][2], self.halves
-        upper.combine(small, out=first, beta=1)
-        self.rest = lambda: lower.combine(small, out=second, beta=1)
-        return products()
-
-    def turn(self, beta: Array) -> Block:
-        """Return the next P."""
-        (source, new, _, begin), width = self.ways[0], len(beta)
-        self.ways.reverse()
-        C = self.coefficients.copy()
-        C[begin : begin + width] = beta
-        self.P = source.combine(small_matrix(C, source), out=new)
-        return self.P
-
-    def finish(self) -> None:
-        """Queue what is left of an update of X."""
-        if self.rest is not None:
-            self.rest()
-            self.rest = None
-
-
-def _halves(block: Block) -> list[BlockVector]:
-    half = len(block.array) // 2
-    return [BlockVector(block.array[rows]) for rows in (slice(half), slice(half, None))]
 
 
 def _is_fused(*blocks: Block) -> bool:

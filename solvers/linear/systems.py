@@ -21,7 +21,7 @@ from blockvec import as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
-from ..blocks import Array, Block, Operator, RealArray, project_out, small_matrix, to_host
+from ..blocks import Array, Block, Operator, RealArray, column_factors, project_out, small_matrix, to_host
 from ..problem import Counts
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
@@ -212,14 +212,13 @@ class LinearSystems:
         self.shift: Array = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self.counts = projection.counts
         self.X: Any = None
-        self.active = np.ones(self.b, bool)
-        self.iterations = np.zeros(self.b, np.intp)
-        self.reasons: list[Reason] = ["maxiter"] * self.b  # the default
+        self.active, self.iterations = np.ones(self.b, bool), np.zeros(self.b, np.intp)
+        self.reasons = np.full(self.b, "maxiter", object)
         self.residuals = self.initial = np.zeros(self.b)
 
     def _per_column(self, name: str, value: Any) -> Array:
         values = np.asarray(to_host(value) if np.ndim(value) else value)
-        if values.ndim > 1 or (values.ndim and values.shape != (self.b,)):
+        if values.shape not in ((), (self.b,)):
             raise ShapeError(
                 f"{name} has shape {values.shape}; B has {self.b} columns; give {self.b}, or one."
             )
@@ -233,23 +232,19 @@ class LinearSystems:
 
     def norms(self, X: Block) -> RealArray:
         """Return the Euclidean norms of the columns."""
-        norms: RealArray = np.sqrt(np.maximum(self.dots(X, X).real, 0))
-        return norms
+        self.counts.reductions += 1
+        return lengths_of(X)
 
     def begin(self, initial: RealArray, R: Block) -> None:
         """Set the norms of the right-hand sides R; zero columns are solved by zero."""
         self.residuals, self.initial = initial.copy(), initial
-        zero = initial == 0
-        if zero.any():
-            nonzero = to_host((R.array != 0).any(axis=0))
-            nonzero = nonzero if R.layout is None else R.layout.largest(nonzero)
-            self.finish(zero & nonzero, "underflow")
+        if (zero := initial == 0).any():
+            self.finish(underflown(R, zero), "underflow")
             self.finish(zero, "converged")
 
     def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
         """Mark columns as finished."""
-        for j in np.flatnonzero(which & self.active):
-            self.reasons[j] = reason
+        self.reasons[which & self.active] = reason
         self.active &= ~which
 
     def finish_converged(self) -> None:
@@ -262,8 +257,20 @@ class LinearSystems:
 
     def result(self) -> Linear:
         """Return the solutions."""
-        fields = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons)
-        return linear(*fields, counts=self.counts)
+        reasons = tuple(self.reasons.tolist())
+        return linear(self.X, self.residuals, self.initial, self.iterations, reasons, counts=self.counts)
+
+
+def lengths_of(X: Block) -> RealArray:
+    """Compute the Euclidean norms of the columns, on the host in double precision."""
+    return np.asarray(finite(to_host(X.norms())), np.float64)
+
+
+def underflown(B: Block, doubtful: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Check which of the doubtful columns are not zero, although their squares may be."""
+    factors = np.where(doubtful, float(np.finfo(B.dtype).tiny) ** -0.5, 1.0)
+    scaled = B.copy().scale(column_factors(factors, B))
+    return np.asarray(doubtful & (to_host(scaled.norms()) > 0))
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:

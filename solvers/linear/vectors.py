@@ -1,39 +1,87 @@
 """One right-hand side on the host: conjugate gradients and MINRES in calls of NumPy and BLAS, SciPy's GMRES.
 
-For one vector the calls of blocks would take longer than the arithmetic on some thousand rows. The functions
-begin with a residual r, which they overwrite, add to x, and return the number of iterations and the reason
-for stopping: "converged" by their recurrence.
+For one vector the calls of blocks would take longer than the arithmetic on some thousand rows. A method
+solves a `System`, and returns the number of iterations and the reason for stopping: "converged" by its
+recurrence.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import gmres as scipy_gmres
 
-from ..blocks import Array
+from blockvec import BlockVector
+
+from ..blocks import Array, Block, RealArray
+from .calls import Run, Systems
 from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
 
 Product: TypeAlias = Callable[[Array], Array]
-Callback: TypeAlias = Callable[[Array], object] | None
+Callback: TypeAlias = Callable[[Any], object] | None
 
 
-def conjugate_gradients(
-    product: Product,
-    solve: Product | None,
-    r: Array,
-    x: Array,
-    goal: float,
-    maxiter: int,
-    final: float,
-    callback: Callback,
-) -> tuple[int, Reason]:
-    """Solve for positive definite A, preconditioned by `solve`, until ||r|| is below the goal."""
+class System(NamedTuple):
+    """A system with the residual r, which is overwritten; its solution is added to x."""
+
+    product: Product
+    solve: Product | None  # of the preconditioner
+    r: Array
+    x: Array
+    goal: float  # norm of r
+    maxiter: int
+    final: float  # as of `block_minres`
+
+
+def by_columns(
+    systems: Systems, method: Callable[..., tuple[int, Reason]], shift: Any = 0.0, **options: Any
+) -> Run:
+    """Make a run that solves for the columns one by one."""
+    counts, b, M = systems.counts, systems.b, systems.M
+    shifts = np.broadcast_to(shift, (b,))
+
+    def product(x: Array, sigma: float) -> Array:
+        counts.apply(1)
+        return _product(systems.operator, x, sigma)
+
+    def solve(r: Array) -> Array:
+        counts.preconditioner_columns += 1
+        return _product(M, r)
+
+    def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
+        iterations, reasons = np.zeros(b, np.intp), list[Reason](["maxiter"] * b)
+        for j in np.flatnonzero(goals < np.inf):
+            shifted = functools.partial(product, sigma=float(shifts[j]))
+            x, r = (block.array[:, j].copy() for block in (systems.X, R))
+            system = System(shifted, None if M is None else solve, r, x, float(goals[j]), *limits)
+            iterations[j], reasons[j] = method(system, **options)
+            systems.X.array[:, j] = x
+        return iterations, reasons
+
+    return run
+
+
+def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
+    """Apply A - shift I to a vector, which takes a tenth of the time of a call for a block."""
+    matrix = getattr(A, "matrix", None)
+    if matrix is None and A.dtype == x.dtype:
+        y = np.empty_like(x)
+        A.apply_columns(x[:, None], y[:, None], shift=shift)
+        return y
+    y = A.apply(BlockVector(x)).array.reshape(-1) if matrix is None else matrix @ x
+    return np.asarray(y - shift * x if shift else y, x.dtype)
+
+
+def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, Reason]:
+    """Solve for positive definite A and preconditioner, until ||r|| is below the goal."""
+    product, solve, r, x, goal, maxiter, _ = system
     axpy: Any = get_blas_funcs("axpy", (x,))
     size = rho_old = 0.0
     p = np.zeros_like(r)
@@ -61,22 +109,14 @@ def conjugate_gradients(
     return maxiter, "maxiter"
 
 
-def minimum_residuals(
-    product: Product,
-    solve: Product | None,
-    r: Array,
-    x: Array,
-    goal: float,
-    maxiter: int,
-    final: float,
-    callback: Callback,
-) -> tuple[int, Reason]:
-    """Solve for Hermitian A, preconditioned by `solve`, which is positive definite.
+def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, Reason]:
+    """Solve for Hermitian A and positive definite preconditioner.
 
     References
     ----------
     Paige, Saunders, SIAM J. Numer. Anal. 12 (1975) 617.
     """
+    product, solve, r, x, goal, maxiter, final = system
     axpy: Any = get_blas_funcs("axpy", (x,))
     unit, norm = float(np.finfo(x.dtype).eps) / 2, 0.0
     z = r if solve is None else solve(r)
@@ -115,25 +155,17 @@ def minimum_residuals(
         x = axpy(w, x, a=cs * phi)
         phi *= sn
         if callback is not None:
-            callback(x)
+            callback(x.copy())
         if phi <= goal or beta <= EXHAUSTED * unit * norm:
             return step, "converged"
     return maxiter, "maxiter"
 
 
 def generalized_minimum_residuals(
-    product: Product,
-    solve: Product | None,
-    r: Array,
-    x: Array,
-    goal: float,
-    maxiter: int,
-    final: float,
-    callback: Callable[[Any], object] | None,
-    width: int,
-    kind: str,
+    system: System, width: int, kind: str, callback: Callback = None
 ) -> tuple[int, Reason]:
     """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
+    product, solve, r, x, goal, maxiter, _ = system
     count = 0
 
     def noted(value: Any) -> None:

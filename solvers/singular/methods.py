@@ -26,6 +26,8 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
+from blockvec.interchange import ArrayKind
+from blockvec.parallel import Communicator
 
 from ..arguments import is_explicit
 from ..blocks import (
@@ -65,12 +67,10 @@ BLOCK_ENTRIES = 250_000
 WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
 MANY_PAIRS = 32  # triplets
 # Vectors of a basis beside those of a step: on a GPU one launch takes a step of 8 columns in double precision
-# on a basis of 256. Others are some launches each, and twice the basis took 1.6 times as long (200,000 x
-# 2,000, 20 million entries, float32, k = 50).
+# on a basis of 256. That basis and width for 50 triplets took 1.3 times as long as five vectors per triplet
+# and 16 columns (three matrices of 2,000 to 40,000 columns).
 BASIS, BASIS_PER_PAIR = 248, 5
-LAUNCHED_PAIRS = 64
 MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
-SHORT_ROWS = 1 << 17  # rows of a GPU up to which plain steps take less time than those of a filter
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
@@ -83,14 +83,17 @@ class Task:
     """The singular triplets that are asked for, and how to compute them."""
 
     pair: Pair
-    A: Any  # the matrix of the caller, or its operator
+    A: Any  # the matrix of the caller, None if its rows are in several processes
+    start: Any  # vectors of the shorter side, or None
+    dtype: Any  # of results
+    caller: ArrayKind | None  # of their arrays
+    processes: Communicator | None
     k: int
     which: str
     method: str  # "auto", "lanczos", "randomized" or "dense"
     tol: float
     unit: float  # unit roundoff of the caller's type
     rng: np.random.Generator
-    start: Any
     options: Mapping[str, int]
     limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
     rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
@@ -106,35 +109,32 @@ class Task:
         }
         if fields["block_size"] is fields["ncv"] is None and (sizes := self._sizes(operator)) is not None:
             fields["block_size"], fields["ncv"] = sizes
-            if operator.device != "cpu" and operator.shape[0] <= SHORT_ROWS:
-                fields |= {"method": "lanczos", "method_why": "products with A take longer than all else"}
         return Problem(**{**fields, "operator": operator, "k": k, "which": which, **changes})
 
     def tolerance(self, tol: float) -> Tolerance:
         """Form the limits of eigenpairs of A^H A."""
         return Tolerance(tol, "value", self.unit / TIGHTER, self.rounding)
 
-    def with_rounding(self, gram: Operator) -> tuple[Task, bool]:
+    def with_rounding(self, gram: Operator) -> Task:
         """Add the rounding errors of centred products, which are u times what has been subtracted.
 
-        Returns also whether nothing but these is left.
+        Where nothing but these is left, all vectors are as good.
         """
         if not (error := self.unit * self.pair.offset):
-            return self, False
+            return self
         norm = math.sqrt(sketch_of(gram, FEW_STEPS).norm)
-        rounding = error * max(CENTRED_ROUNDING * norm, GRAM_ROUNDING * error)
-        return replace(self, rounding=rounding), norm <= FLOOR * error
+        least = norm**2 if norm <= FLOOR * error else CENTRED_ROUNDING * norm * error
+        return replace(self, rounding=max(least, GRAM_ROUNDING * error**2))
 
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
-        n, k, is_here = self.pair.shape[1], self.k, operator.device == "cpu"
+        n, k = self.pair.shape[1], self.k
         is_dense = getattr(operator, "matrix", None) is not None
         is_open = self.start is None and not is_dense and self.pair.entries >= BLOCK_ENTRIES
         if not (is_open and BASIS < n <= MOST_ROWS):
             return None
-        is_launched = not is_here and operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
-        b = WIDE if is_here or is_launched or k < MANY_PAIRS else 2 * WIDE
-        return b, BASIS if is_launched else min(max(BASIS, BASIS_PER_PAIR * k), n)
+        is_wide = operator.device != "cpu" and k >= MANY_PAIRS
+        return WIDE * (1 + is_wide), min(max(BASIS, BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
         """Compute the residual limits of singular values."""
@@ -269,21 +269,13 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    task, is_zero = task.with_rounding(operator := task.pair.gram())
-    if is_zero:  # to rounding, which iterations would not converge with
-        V = operator.apply(empty_block(operator).random_like(task.k, task.rng))
-        orthogonalize(V, rng=0)
-        found = triplets_of(task.pair, V, "lanczos", "centred entries are rounding errors of A")
-        if _settled(task, found) == task.k:
-            found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
-            return found
+    task = task.with_rounding(operator := task.pair.gram())
     found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
     if found.info["stopped"] == "stagnated" and _settled(task, found) == task.k:
         found.info["stopped"] = "converged"
     is_open = task.limits["verify"] != "never" and not found.verification.is_decided
-    last, limit = found.s[-1], task.accepted(found.s, found.norm)[-1]
-    if is_open and found.info["stopped"] == "converged" and last <= SAME_VALUE * limit:
-        _search(task, operator, found, (last + limit) ** 2)  # too small for one among the values of A^H A
+    if is_open and found.info["stopped"] == "converged":  # A^H A could not tell what triplets of A do
+        _search(task, operator, found, (found.s[-1] + task.accepted(found.s, found.norm)[-1]) ** 2)
     return found
 
 
@@ -291,12 +283,11 @@ def inverse(task: Task) -> Triplets:
     """Compute the smallest values of a square matrix by its factors, in the same stages.
 
     Errors of solves mix vectors of small values, so that iterations may stagnate before their own limits, but
-    not before those of A. An inertia count tells whether a value is missing.
+    not before those of A.
     """
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    K = task.pair.augmented(task.A, norm)
-    operator, left = task.pair.inverse_gram(K)
-    maxiter = task.limits["maxiter"]
+    operator, left = task.pair.inverse_gram(task.A, norm)
+    maxiter, verify = task.limits["maxiter"], task.limits["verify"]
     limits = {"verify": "never", "maxiter": INVERSE_RESTARTS if maxiter is None else maxiter}
     quick = replace(task, limits={**task.limits, **limits})
     found = _in_stages(quick, operator, "LA", "inverse", norm, left)
@@ -305,18 +296,11 @@ def inverse(task: Task) -> Triplets:
             found.info["stopped"] = "stagnated"
         return found
     found.info["stopped"] = "converged"
-    if task.limits["verify"] == "never":
-        return found
     last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
-    if last <= 0:
+    if verify != "never" and last <= 0:
         found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
-    elif (count := task.pair.count_below(K, last)) is None:
+    elif verify != "never":
         _search(task, operator, found, (1 + SEARCH_TOLERANCE) / last**2)
-    else:
-        expected = int((found.s < last).sum())
-        missing, text = max(count - expected, 0), f"{count} values below {last:.6g} by inertia"
-        verification = Verification.UNDECIDED if missing else Verification.PROVED
-        found.verified(verification, f"{text}, {expected} computed", missing)
     return found
 
 
@@ -337,7 +321,7 @@ def smallest(task: Task) -> Triplets:
     Each of these is corrected around its value as an eigenpair of the augmented operator, in the complement
     of those before.
     """
-    squared, _ = task.with_rounding(gram := task.pair.gram())
+    squared = task.with_rounding(gram := task.pair.gram())
     norm = max(math.sqrt(_largest_eigenvalue(squared, gram)), task.pair.offset)
     found = _in_stages(squared, gram, "SA", "lanczos", norm)
     within = found.residuals <= task.accepted(found.s, norm)

@@ -12,6 +12,7 @@ Golub, Van Loan, Matrix Computations (2013), section 8.6 (A^H A and the augmente
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -115,15 +116,14 @@ class Pair:
         """Make A^H A, whose intermediate product is kept for the next one."""
         (m, n), forward, layout = self.shape, self.forward, self.adjoint.layout
         where: Any = {"device": forward.device, "layout": forward.layout}
-        products: dict[int, BlockVector] = {}  # of the last width
+
+        @functools.lru_cache(maxsize=1)
+        def between(width: int) -> BlockVector:
+            return BlockVector.empty(m, width, forward.dtype, **where)
 
         def product(X: Array, out: Array) -> Array:
-            width = X.shape[1]
-            if width not in products:
-                products.clear()
-                products[width] = BlockVector.empty(m, width, forward.dtype, **where)
-            forward.apply(BlockVector(X, layout=layout), out=products[width])
-            self.adjoint.apply(products[width], out=BlockVector(out, layout=layout))
+            Y = forward.apply(BlockVector(X, layout=layout), out=between(X.shape[1]))
+            self.adjoint.apply(Y, out=BlockVector(out, layout=layout))
             return out
 
         return self._hermitian(product, n, 2 * self.entries, layout=layout)
@@ -166,10 +166,10 @@ class Pair:
         identity: Any = DAMPING * unit * norm * sp.eye_array(n, dtype=matrix.dtype)
         return sp.block_array([[identity, matrix], [matrix.conj().T, -identity]], format="csr")
 
-    def inverse_gram(self, K: Any) -> tuple[Operator, Callable[[BlockVector], BlockVector]]:
+    def inverse_gram(self, matrix: Any, norm: float) -> tuple[Operator, Callable[[BlockVector], BlockVector]]:
         """Make (A^H A + delta^2 I)^-1 from factors of K, and a function that computes about A^-H V."""
         n = self.shape[1]
-        factors = factorize(K, device=self.forward.device)
+        factors = factorize(self.augmented(matrix, norm), device=self.forward.device)
 
         def solved(X: Array) -> BlockVector:
             block = BlockVector.empty(2 * n, X.shape[1], X.dtype, device=self.forward.device)
@@ -180,18 +180,8 @@ class Pair:
         def product(X: Array) -> Array:
             return factors.solve(solved(X)).array[n:]
 
-        def left(V: BlockVector) -> BlockVector:
-            return solved(V.array)[:n].copy()
-
-        return self._hermitian(product, n, factors.entries, threads=False), left
-
-    def count_below(self, K: Any, value: float) -> int | None:
-        """Count the singular values below a number, which is none of them, by inertia."""
-        n = self.shape[1]
-        # K with -value in place of both delta: singular values are its eigenvalues less the number.
-        diagonal: Any = sp.diags_array(K.diagonal() + value)
-        count = factorize(K - diagonal, device=self.forward.device).inertia
-        return None if count is None else count - n
+        operator = self._hermitian(product, n, factors.entries, threads=False)
+        return operator, lambda V: solved(V.array)[:n].copy()
 
     def _hermitian(
         self, product: Any, n: int, entries: int, *, threads: bool | None = None, layout: Any = None

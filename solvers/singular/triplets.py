@@ -6,27 +6,37 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, RowFunction, array_namespace
-from blockvec.errors import OptionError
-from blockvec.interchange import native
-from blockvec.parallel import Communicator, share
+from blockvec import BlockVector, Operator, RowFunction, RowLayout, array_namespace, as_operator
+from blockvec.errors import OptionError, ShapeError
+from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.models import RowGenerator
+from blockvec.parallel import Communicator, choose_gpu, require_same, share
+from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
-from ..arguments import blas_threads, check_choice, generator, integer, positive, real
+from ..arguments import blas_threads, check_choice, generator, integer, natively, positive, real, tall_block
 from ..blocks import Array, columns_of, to_host
 from ..problem import IterationState, Verification
 from ..result import EigenResult, counted
-from ..runtime.processes import delivered, same_generator, shares, together
+from ..runtime.processes import (
+    delivered,
+    largest,
+    processes_of,
+    same_generator,
+    shares,
+    split,
+    together,
+)
 from ..runtime.progress import logger
 from ..settle import settle
-from .methods import Task, choose, plan
-from .operands import Operands, operands_of, precompile_for, start_of
+from .methods import BASIS, WIDE, Task, choose, plan
 from .operators import Pair
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ CHOICES = {
     "on_unconverged": ("raise", "warn", "return"),
 }
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
+DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
 FEW_ENDS = 1024  # rows of a GPU that are copied to the host to find the largest entries of columns
 
 
@@ -262,34 +274,122 @@ def svds(
     which, options = plain(which), dict(options or {})
     choices = {"which": which, "solver": solver, "verify": verify, "on_unconverged": on_unconverged}
     _check(return_singular_vectors, callback, options, choices)
-    given = operands_of(A, v0, like, comm, solver, shape=shape, dtype=dtype, device=device)
-    k = integer("k", plain(k), 1, min(given.shape))
+    sizes = {"block_size": block_size, "ncv": ncv, "maxiter": maxiter}
+    limits: dict[str, Any] = {
+        **{name: size if size is None else integer(name, plain(size), 1) for name, size in sizes.items()},
+        **{"verify": verify, "callback": callback, "begin_s": begin_s},
+        "time_limit": positive("time_limit", time_limit),
+    }
+    given = _operands(A, k, v0, like, comm, solver, center, shape, dtype, device)
     seed = random_state if rng is None else rng
-    limits: dict[str, Any] = {"block_size": block_size, "ncv": ncv, "maxiter": maxiter}
-    limits |= {name: integer(name, plain(size), 1) for name, size in limits.items() if size is not None}
-    limits |= {"verify": verify, "callback": callback, "begin_s": begin_s}
-    limits |= {"time_limit": positive("time_limit", time_limit)}
-    precompile_for(given, k)
-    with blas_threads(given.op):
-        pair = Pair.of(given.op, bool(center), given.rows)
-        task = Task(
-            pair=pair,
-            A=given.A,
-            k=k,
-            which=which,
-            method=SYNONYMS.get(solver, solver),
-            tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
-            unit=float(np.finfo(given.dtype).eps) / 2,
-            rng=same_generator(generator(0 if seed is None and v0 is not None else seed), given.processes),
-            start=start_of(given.start, pair),
-            options=options,
-            limits=limits,
-        )
-        result = _solved(task, given, solver)
+    task = Task(
+        which=which,
+        method=SYNONYMS.get(solver, solver),
+        tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
+        rng=same_generator(generator(0 if seed is None and v0 is not None else seed), given["processes"]),
+        options=options,
+        limits=limits,
+        **given,
+    )
+    with blas_threads(task.pair.forward):
+        result = _solved(task, solver)
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    result = _as_wanted(result, given, return_singular_vectors)
+    if (task.processes is None or task.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
+        logger.info(result.summary())
+    arrays = {"u": result.u, "s": result.s, "vh": result.vh}
+    for name, array in arrays.items():
+        is_wanted = name == "s" or return_singular_vectors in (True, name)
+        arrays[name] = None if not is_wanted else array if task.caller is None else task.caller.share(array)
+    result = replace(result, **arrays)
     return result if return_info else tuple(result) if return_singular_vectors else result.s
+
+
+def _operands(
+    A: Any,
+    k: Any,
+    v0: Any,
+    like: Any,
+    comm: Any,
+    solver: str,
+    center: bool,
+    shape: Any,
+    dtype: Any,
+    device: Any,
+) -> dict[str, Any]:
+    """Convert the matrix of a call, or the rows of this process, and start vectors: fields of a `Task`."""
+    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    if caller is not None and is_function(A):
+        device, dtype = device or caller.device, dtype or caller.dtype
+    processes, rows = processes_of(A, comm), None
+    if processes is not None:
+        for name, is_given in (("v0", v0), ("like", like), ("solver", solver == "dense" or None)):
+            if is_given is not None:
+                raise OptionError(
+                    f"{name}: needs whole vectors or matrices, and A has rows in {processes.size} processes; "
+                    f"leave out {name}, or comm."
+                )
+        caller, device = None, choose_gpu(processes) if device == "gpu" else device
+    A, start = natively(caller, A, v0)
+    if processes is not None:
+        A, rows = _own_rows(A, processes, shape, device)
+    op = as_operator(A, shape=shape, dtype=dtype, device=device)
+    m, n = op.shape if rows is None else (rows.n_global, op.shape[1])
+    if not min(m, n):
+        raise ShapeError(f"A is {m} x {n}; there are no singular values to compute.")
+    k, kind = integer("k", plain(k), 1, min(m, n)), op.dtype
+    wide = DOUBLE.get(kind.char) if op.device == "cpu" and hasattr(A, "astype") else None
+    if wide is not None and largest(rows, getattr(A, "nnz", A.size)) <= FEW_ENTRIES:
+        A = A.astype(wide)
+        op = as_operator(A)
+    _precompile(op, (m, n), k)
+    with blas_threads(op):
+        pair = Pair.of(op, bool(center), rows)
+        start = None if start is None else _start(start, pair)
+    matrix, unit = A if processes is None else None, float(np.finfo(kind).eps) / 2
+    fields = {"pair": pair, "A": matrix, "k": k, "start": start, "dtype": kind, "unit": unit}
+    return fields | {"caller": caller, "processes": processes}
+
+
+def _precompile(op: Operator, shape: tuple[int, int], k: int) -> None:
+    """Compile the kernels of a solve while its matrix is examined."""
+    both = (op, op.H) if hasattr(op, "nnz") else (op,)
+    precompile("svds", both, k=k)
+    if min(shape) > BASIS and len(both) > 1:  # the first steps, whose kernel takes longest
+        precompile("begin", both[:: 1 if shape[0] < shape[1] else -1], b=WIDE, capacity=BASIS + WIDE)
+
+
+def _own_rows(A: Any, comm: Communicator, shape: Any, device: str | None) -> tuple[Any, RowLayout | None]:
+    """Return the rows of this process with their layout, or an operator that has one.
+
+    All processes call it.
+    """
+    if isinstance(A, Operator | RowGenerator):
+        return split(A, comm, shape=shape, dtype=None, device=device, mode="normal"), None
+    own: tuple[int, ...] = getattr(A, "shape", ())
+    if shape is None or len(own) != 2 or own[1] != shape[1]:
+        raise ShapeError(
+            f"A: is a {type(A).__name__} of shape {own} in one of {comm.size} processes, with shape={shape}; "
+            "give a matrix of this process's rows, and as shape=(m, n) the extents of the whole one."
+        )
+    require_same(comm, A=f"elements of {A.dtype}")
+    rows = RowLayout.from_local(own[0], comm)
+    if rows.n_global != shape[0]:
+        raise ShapeError(
+            f"shape: got {tuple(shape)}, but the {comm.size} processes have {rows.n_global} rows; give each "
+            "its own rows of A."
+        )
+    return A, rows
+
+
+def _start(start: Any, pair: Pair) -> BlockVector:
+    """Form start vectors of the shorter side."""
+    m, n = pair.shape
+    is_long = np.shape(start)[:1] == (m,) != (n,)
+    where = {"dtype": pair.forward.dtype, "device": pair.forward.device, "layout": None}
+    side: Any = SimpleNamespace(shape=(m if is_long else n,) * 2, **where)
+    block = tall_block("v0", start, side)
+    return pair.adjoint.apply(block) if is_long else block
 
 
 def _check(vectors: Any, callback: Any, options: Mapping[str, int], choices: Mapping[str, Any]) -> None:
@@ -309,12 +409,13 @@ def _check(vectors: Any, callback: Any, options: Mapping[str, int], choices: Map
         integer(name, value, 2 if name == "passes" else 0)
 
 
-def _solved(task: Task, given: Operands, solver: str) -> SvdResult:
+def _solved(task: Task, solver: str) -> SvdResult:
     """Solve, and form the result for the caller's matrix: ascending values, signs, scale, orientation."""
     method = choose(task)
     made = plan(task, method)
     found = method[2](task)
-    pair, exponent, dtype = task.pair, task.pair.exponent, given.dtype
+    pair, exponent, dtype = task.pair, task.pair.exponent, task.dtype
+    m, n = pair.shape[:: -1 if pair.is_swapped else 1]
     order = np.argsort(found.s, kind="stable")
     U, V = (BlockVector(columns_of(block.array, order), layout=block.layout) for block in (found.U, found.V))
     U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
@@ -324,20 +425,20 @@ def _solved(task: Task, given: Operands, solver: str) -> SvdResult:
     info = {
         "solver": solver,
         "plan": made,
-        "m": given.shape[0],
-        "n": given.shape[1],
+        "m": m,
+        "n": n,
         "k": task.k,
         "which": task.which,
         "tol": task.tol,
         "norm": float(np.ldexp(found.norm, exponent)),
         "dtype": dtype.name,
-        "device": given.op.device,
+        "device": pair.forward.device,
         "center": pair.is_centred,
         "time_s": time.perf_counter() - task.limits["begin_s"],
         **found.info,
         "why": found.info["why"] or method[1],
     }
-    if given.processes is not None:
+    if task.processes is not None:
         info["processes"] = shares(pair.adjoint if pair.is_swapped else pair.forward)
     s = np.ldexp(found.s[order], exponent).astype(dtype.type(0).real.dtype)
     return SvdResult(
@@ -351,18 +452,6 @@ def _solved(task: Task, given: Operands, solver: str) -> SvdResult:
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
     )
-
-
-def _as_wanted(result: SvdResult, given: Operands, wanted: Any) -> SvdResult:
-    """Log a result, and convert its arrays to the caller's kind, without vectors that are not wanted."""
-    if (given.processes is None or given.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
-        logger.info(result.summary())
-    arrays = {"u": result.u, "s": result.s, "vh": result.vh}
-    for name, array in arrays.items():
-        is_wanted = name == "s" or wanted in (True, name)
-        shared = array if given.caller is None else given.caller.share(array)
-        arrays[name] = shared if is_wanted else None
-    return replace(result, **arrays)
 
 
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
