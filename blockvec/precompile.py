@@ -293,8 +293,6 @@ class Blocks:
 
     def factorize(self, width: int) -> None:
         """Add the same where the device computes the factor."""
-        from .kernels.elementwise import inverse_factor_kernel
-
         self.orthonormalize(width)
         if width:
             self.found[self.kernels.inverse_factor_kernel(self.dtype, width)] = None

@@ -44,10 +44,10 @@ UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 def run_stages(task: Call) -> EigenResult:
     """Run the stages of a plan in turn."""
-    if not task.plan.has("end"):
+    shift, predicted_s = task.shift, task.predicted_s
+    if shift is None or predicted_s is None or not task.plan.has("end"):
         return _run_or_densify(task)
-    beside: Any = task.shift, task.predicted_s
-    return from_end(task.problem, *beside, lambda: _run_or_densify(task))
+    return from_end(task.problem, shift, predicted_s, lambda: _run_or_densify(task))
 
 
 def _run_or_densify(task: Call) -> EigenResult:
