@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -55,9 +56,4 @@ def array_namespace(array: Array) -> ModuleType:
     >>> blockvec.array_namespace(numpy.eye(2)) is numpy
     True
     """
-    if is_cupy(array):
-        import cupy
-
-        namespace: ModuleType = cupy
-        return namespace
-    return np
+    return importlib.import_module("cupy") if is_cupy(array) else np

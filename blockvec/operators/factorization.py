@@ -96,14 +96,11 @@ class Factorization:
         self._backend: Backend = operator.backend
         dtype = operator.dtype if M is None else np.promote_types(operator.dtype, as_operator(M).dtype)
         self._A = self._explicit("A", A, dtype)
-        if M is None:
-            identity: Any = sp.eye_array(self._A.shape[0], dtype=dtype, format="csr")
-            self._M = self._backend.csr(identity, self._A.dtype)
-        else:
-            self._M = self._explicit("M", M, dtype)
+        mass: Any = sp.eye_array(self._A.shape[0], dtype=dtype, format="csr") if M is None else M
+        self._M = self._explicit("M", mass, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
-            given, mass = ("{} x {}".format(*matrix.shape) for matrix in (self._A, self._M))
-            raise ShapeError(f"factorize: A is {given}, M {mass}; give square ones.")
+            shapes = ("{} x {}".format(*matrix.shape) for matrix in (self._A, self._M))
+            raise ShapeError(f"factorize: A is {', M '.join(shapes)}; give square ones.")
         if not self._A.shape[0]:
             raise ShapeError("factorize: A has no rows; there is nothing to factorise.")
         self._is_on_host = self._backend.name == "cpu"

@@ -218,11 +218,7 @@ class AssembledRows(RowGenerator):
         self, n_rows: int, assemble: Callable[[], scipy.sparse.csr_array], *, row_entries: float
     ) -> None:
         super().__init__(n_rows, lambda start, stop, xp: iter(()))
-        self._assemble, self._mean = assemble, row_entries
-
-    @functools.cached_property
-    def _whole(self) -> Any:
-        return self.matrix()
+        self._assemble, self._mean, self._whole = assemble, row_entries, functools.cache(self.matrix)
 
     def matrix(self, *, device: str = "cpu") -> Any:
         self._check_memory(self.n_rows * self._mean, self.n_rows)
@@ -230,7 +226,7 @@ class AssembledRows(RowGenerator):
 
     def rows(self, start: int, stop: int, *, device: str = "cpu") -> Any:
         self._check_range(start, stop)
-        return _on_device(self._whole[start:stop], device)
+        return _on_device(self._whole()[start:stop], device)
 
 
 def _on_device(rows: scipy.sparse.csr_array, device: str) -> Any:

@@ -22,6 +22,7 @@ from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
 from .interface import (
+    LaneConfig,
     alignment,
     bind_with_sums,
     codes,
@@ -44,26 +45,14 @@ _ROWS = np.dtype(
 
 
 @frozen
-class ChainConfig:
-    """A configuration of the kernel."""
+class ChainConfig(LaneConfig):
+    """A configuration of the kernel, of which a launch takes the columns of a block."""
 
-    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    lanes: int
-    vectors: int
-    vector: int
     low: int  # lower bits of a state, where the chain has so many: they determine the rows of a block
     unroll: int = 4  # hops whose rows of X are in flight
     # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 2
-    # Whether packs of X and Y start at multiples of their size.
-    aligned_x: bool = True
-    aligned_y: bool = True
-
-    @property
-    def tile(self) -> int:
-        """Columns of a launch."""
-        return self.lanes * self.vectors * self.vector
 
     @property
     def record(self) -> int:

@@ -6,7 +6,7 @@ from ...system.frozen import frozen
 from ..limits import STATIC_SHARED_LIMIT, WARP, ceil_div
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from .csr_plan import MAX_VALUES
-from .interface import entry_bytes
+from .interface import LaneConfig, entry_bytes
 
 GRAM_LANES = (1, 2, 4, 8)  # per row, so that the rows that a warp completes at a time fill whole fragments
 _TENSOR_REGISTERS = 56  # the compiler refuses FP64 tensor-core products with fewer
@@ -18,13 +18,9 @@ _STAGES = 2  # units per warp in shared memory, as in the kernel
 
 
 @frozen
-class CsrConfig:
+class CsrConfig(LaneConfig):
     """A configuration of the kernel."""
 
-    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    lanes: int
-    vectors: int
-    vector: int
     split: int = 1  # parts into which the entries of a row are divided, a power of two
     unroll: int = 4  # entries of a part whose rows of X are in flight
     # Most rows and entries per unit.
@@ -38,14 +34,6 @@ class CsrConfig:
     # Whether entries are distributed over lanes regardless of their rows, and permuted in shared memory to
     # avoid bank conflicts between rows whose lengths are multiples of a power of two.
     flat: bool = False
-    # Whether packs of X and Y start at multiples of their size.
-    aligned_x: bool = True
-    aligned_y: bool = True
-
-    @property
-    def tile(self) -> int:
-        """Columns that a block covers."""
-        return self.lanes * self.vectors * self.vector
 
     @property
     def groups(self) -> int:

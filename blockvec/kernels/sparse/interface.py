@@ -11,11 +11,13 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from ...system.frozen import frozen
 from ..limits import ceil_div
 from ..problem import ALL_ROWS, DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from ..source import Constant, Kernel, c_type, constants_of, kernel
@@ -29,6 +31,24 @@ _GRAM = {"xy": 1, "yy": 2}
 # Held while kernels are queued that pass partial sums through a stream's workspace: those of another thread
 # would overwrite them.
 _workspace_lock = threading.Lock()
+
+
+@frozen
+class LaneConfig:
+    """A configuration with lanes along the columns."""
+
+    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
+    lanes: int
+    vectors: int
+    vector: int
+    # Whether packs of X and Y start at multiples of their size.
+    aligned_x: bool = field(default=True, kw_only=True)
+    aligned_y: bool = field(default=True, kw_only=True)
+
+    @property
+    def tile(self) -> int:
+        """Columns of a block of threads."""
+        return self.lanes * self.vectors * self.vector
 
 
 def types_of(problem: SpmmvProblem) -> dict[str, str]:

@@ -54,9 +54,9 @@ def _described(name: str) -> tuple[Kernel, list[str]]:
     function, count = FUNCTIONS[name]
     kinds = ["bool" if i in MASKS.get(name, ()) else "float64" for i in range(count)]
     rows = [np.full(2, 0.5).astype(kind) for kind in kinds]
-    results = function._function(np, *rows)
+    results = function.function(np, *rows)
     types = [np.asarray(result).dtype.name for result in results]
-    return trace(function._function, kinds, types), types
+    return trace(function.function, kinds, types), types
 
 
 def run(kernel: Kernel, types: Sequence[str], rows: list[Any], step: int = 1) -> list[Any]:
@@ -96,7 +96,7 @@ def test_functions_of_solvers_compute_the_same(name: str) -> None:
     function, count = FUNCTIONS[name]
     rows = [rng.random(40) < 0.7 if i in MASKS.get(name, ()) else rng.random(40) for i in range(count)]
     found = run(*_described(name), rows)
-    for one, other in zip(found, function._function(np, *rows), strict=True):
+    for one, other in zip(found, function.function(np, *rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
 
 

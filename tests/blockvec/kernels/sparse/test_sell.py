@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
 
 from blockvec.kernels.device import host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
@@ -101,25 +99,6 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any]) -> None:
     form = converted(plan)
     device, matrix_of = replace(H200, multiprocessors=3), (form.starts, form.columns, form.values)
     product.run(family, case["config"], device, plan, matrix_of, form)
-
-
-# ---- layouts
-
-
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=300), index=st.sampled_from(["int32", "int64"])
-)
-def test_a_layout_has_a_place_for_every_entry(lengths: list[int], index: str) -> None:
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
-    nnz = int(indptr[-1])
-    plan = Plan(indptr, np.arange(nnz, dtype=index), np.arange(1.0, nnz + 1))
-    starts, entries = laid_out(plan)
-    assert starts.dtype == index
-    assert (starts[0], starts[-1]) == (0, entries)
-    columns = converted(plan).columns
-    assert sorted(columns[columns >= 0]) == list(range(nnz))
-    longest = [max(lengths[at : at + CHUNK]) for at in range(0, len(lengths), CHUNK)]
-    assert np.diff(starts).tolist() == [CHUNK * length for length in longest]
 
 
 # ---- choices and generated code
