@@ -124,10 +124,6 @@ class ThickRestart(Iteration):
         krylov = self.krylov
         return "converged" if not krylov.w and not krylov.append_random(self.block_size) else ""
 
-    def _advance(self) -> str:
-        """Choose the operator of the next cycle; return a reason to stop."""
-        return ""
-
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | self.krylov.snapshot()
 
