@@ -149,7 +149,7 @@ class Iteration(Run):
     # Of the derived classes:
     norm: Any  # lower bound of ||A||
     locked: Any  # block of the locked columns, or None
-    _kernels: Callable[[], dict[str, Any]]  # arguments of `precompiled`
+    _kernels: Callable[[], dict[str, int]]  # sizes for `precompiled`
     _begin: Callable[[], None]  # makes the first columns of the basis
     _expand: Callable[[], str]  # expands the basis; returns a reason to stop, if any
     _restart: Callable[[], IterationState]  # computes the wanted pairs, and restarts the basis if it is full
@@ -182,7 +182,8 @@ class Iteration(Run):
 
     def run(self) -> EigenResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
-        with precompiled(k=self.problem.k, b=self.options.block_size, **self._kernels()):
+        sizes = self._kernels() | {"k": self.problem.k, "b": self.options.block_size}
+        with precompiled(self.options.method, self.operator, self.start.dtype, **sizes):
             reason = ""
             if self._resumed():
                 self.state = self.history[-1]

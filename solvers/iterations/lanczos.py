@@ -103,12 +103,9 @@ class ThickRestart(Iteration):
         n_locked = self.krylov.n_locked
         return self.krylov.buffer[:, :n_locked] if n_locked else None
 
-    def _kernels(self) -> dict[str, Any]:
+    def _kernels(self) -> dict[str, int]:
         krylov, b = self.krylov, self.options.block_size
         return {
-            "method": self.options.method,
-            "operator": self.operator,
-            "dtype": krylov.buffer.dtype,
             "locked": krylov.n_locked,
             "capacity": krylov.n_locked + krylov.capacity,
             "start": self.start.shape[1],
