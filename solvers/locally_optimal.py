@@ -160,12 +160,16 @@ class _Lobpcg:
 
     def __init__(self, A: Any, B: Any, M: Any, X: BlockVector, Y: Any, largest: bool, verbosity: int) -> None:
         self.k, self.n, self.sign, self.verbosity = X.shape[1], X.n_global, -1 if largest else 1, verbosity
-        dtype = np.result_type(X.dtype, *(m.dtype for m in (A, B) if not is_function(m) and m is not None))
-        for matrix in (A, B):
-            if matrix is not None and is_function(matrix):
-                dtype = np.result_type(dtype, matrix(X.array).dtype)
+        images = (m(X.array) if is_function(m) else m for m in (A, B) if m is not None)
+        dtype = np.result_type(X.dtype, *(image.dtype for image in images))
         dtype = np.dtype(dtype.char if dtype.char in "fdFD" else "D" if dtype.kind == "c" else "d")
-        self.A, self.B, self.M = (self._operator(matrix, X, dtype) for matrix in (A, B, M))
+        n, layout = self.n, X.layout
+        of: Any = {"shape": (n, n), "dtype": dtype, "device": X.device}  # of a function
+        operators: Any = (
+            None if m is None else as_operator(m, layout=layout, **(of if is_function(m) else {}))
+            for m in (A, B, M)
+        )
+        self.A, self.B, self.M = operators
         if self.A is None or self.A.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {getattr(self.A, 'shape', None)} but X has {self.n} rows.")
         self.fixed = 0 if Y is None else Y.shape[1]
@@ -177,15 +181,6 @@ class _Lobpcg:
         self.AS, self.BS = self.S.like(), self.S if self.B is None else self.S.like()
         if Y is not None:
             self.S[:, : self.fixed] = kind(BlockVector(Y, copy=True, dtype=dtype, layout=X.layout))
-
-    @staticmethod
-    def _operator(matrix: Any, X: BlockVector, dtype: Any) -> Any:
-        if matrix is None:
-            return None
-        if is_function(matrix):
-            n = X.n_global
-            return as_operator(matrix, shape=(n, n), dtype=dtype, device=X.device, layout=X.layout)
-        return as_operator(matrix, layout=X.layout)
 
     def iterate(self, limit: float, maxiter: int, growth: float) -> list[str]:
         """Iterate; set X, theta and the histories, and return warnings."""

@@ -149,12 +149,11 @@ class Iteration(Run):
     # Of the derived classes:
     norm: Any  # lower bound of ||A||
     locked: Any  # block of the locked columns, or None
-    _kernels: Callable[[], dict[str, Any]]  # arguments of `precompiled`
+    _kernels: Callable[[], dict[str, int]]  # sizes for `precompiled`
     _begin: Callable[[], None]  # makes the first columns of the basis
     _expand: Callable[[], str]  # expands the basis; returns a reason to stop, if any
     _restart: Callable[[], IterationState]  # computes the wanted pairs, and restarts the basis if it is full
     _exhausted: Callable[[], str]  # whether the basis spans the space, or residuals no longer decrease
-    _advance: Callable[[], str]  # prepares the next cycle; returns a reason to stop, if any
     _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
     _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
     _repair: Callable[[], None]  # corrects the basis by residuals that exceed their limits
@@ -183,7 +182,8 @@ class Iteration(Run):
 
     def run(self) -> EigenResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
-        with precompiled(k=self.problem.k, b=self.options.block_size, **self._kernels()):
+        sizes = self._kernels() | {"k": self.problem.k, "b": self.options.block_size}
+        with precompiled(self.options.method, self.operator, self.start.dtype, **sizes):
             reason = ""
             if self._resumed():
                 self.state = self.history[-1]
@@ -203,6 +203,10 @@ class Iteration(Run):
                 reason = reason or self._advance()
             return self._result(reason)
 
+    def _advance(self) -> str:
+        """Prepare the next cycle; return a reason to stop, if any."""
+        return ""
+
     def _over(self) -> str:
         """Return the reason why no other cycle follows: their number, or calls of the operator."""
         return "maxiter" if self.counts.restarts >= self.options.maxiter else self.costly()
@@ -213,11 +217,9 @@ class Iteration(Run):
         return "costly" if is_outpaced is not None and is_outpaced(calls, self.expected_calls) else ""
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
         return super().snapshot() | {"verification": self.verification.name}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.verification = Verification[saved["verification"]]
 

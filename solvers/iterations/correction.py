@@ -230,8 +230,8 @@ class Corrector:
         B = problem.R.copy().scale(-1)
         options: dict[str, Any] = {"shift": problem.shift, "Q": projection}
         if self.method == "minres":
-            how: dict[str, Any] = {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
-            solved = block_minres(self.operator, B, recordings=self._recordings, **options, **how)
+            how: Any = options | {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
+            solved = block_minres(self.operator, B, recordings=self._recordings, **how)
             if "indefinite preconditioner" not in solved.reasons:
                 return cast(Block, solved.X)
             self.method = "gmres"

@@ -101,12 +101,9 @@ class JacobiDavidson(Iteration):
     def locked(self) -> Block | None:
         return self.space.locked
 
-    def _kernels(self) -> dict[str, Any]:
+    def _kernels(self) -> dict[str, int]:
         space = self.space
         return {
-            "method": "jd",
-            "operator": self.operator,
-            "dtype": space.buffer.dtype,
             "p": space.padding,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),

@@ -339,7 +339,7 @@ class BlockKrylov:
         used = self.columns(0, self.padded(len(C)))
         return used.combine(small_matrix(bordered(C, used.shape[1], C.shape[1]), used))
 
-    def truncate(self, count: int, defect: float = 0.0) -> None:
+    def truncate(self, count: int, defect: float) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
         self.H[count:], self.H[:, count:] = 0, 0
         self.m, self.w, self.defect = count, 0, defect

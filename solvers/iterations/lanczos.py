@@ -103,12 +103,9 @@ class ThickRestart(Iteration):
         n_locked = self.krylov.n_locked
         return self.krylov.buffer[:, :n_locked] if n_locked else None
 
-    def _kernels(self) -> dict[str, Any]:
+    def _kernels(self) -> dict[str, int]:
         krylov, b = self.krylov, self.options.block_size
         return {
-            "method": self.options.method,
-            "operator": self.operator,
-            "dtype": krylov.buffer.dtype,
             "locked": krylov.n_locked,
             "capacity": krylov.n_locked + krylov.capacity,
             "start": self.start.shape[1],
@@ -123,10 +120,6 @@ class ThickRestart(Iteration):
             return "stagnated"
         krylov = self.krylov
         return "converged" if not krylov.w and not krylov.append_random(self.block_size) else ""
-
-    def _advance(self) -> str:
-        """Choose the operator of the next cycle; return a reason to stop."""
-        return ""
 
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | self.krylov.snapshot()

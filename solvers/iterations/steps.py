@@ -273,19 +273,13 @@ class SingleKrylov(BlockKrylov):
             return False
         m, H = self.m, self.H
         begin = 0 if m < self.full_until else max(m - 1, 0)
-        v, w, dot, gemv, adjoint = (
-            self._vectors[m],
-            self._vectors[m + 1],
-            self._dot,
-            self._gemv,
-            self._adjoint,
-        )
+        v, w, dot, gemv = self._vectors[m], self._vectors[m + 1], self._dot, self._gemv
         w.fill(0)
         self._add(v, w)
         near, V = self._array[:, begin : m + 1], self._array[:, : m + 1]
-        taken = gemv(1.0, near, w, trans=adjoint)
+        taken = gemv(1.0, near, w, trans=self._adjoint)
         gemv(-1.0, near, taken, 1.0, w, overwrite_y=1)
-        part = gemv(1.0, V, w, trans=adjoint)
+        part = gemv(1.0, V, w, trans=self._adjoint)
         gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
         whole, again = dot(w, w).real, square(part)
         length = math.sqrt(whole + again + square(taken))

@@ -41,7 +41,7 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Counts, Verification
-from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
+from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
@@ -74,39 +74,22 @@ class Found:
 
     @property
     def doubtful(self) -> float | None:
-        """Smallest ranking key of the values that can have further copies; None without such values."""
+        """Smallest ranking key of the values that can have more copies than were computed, or None.
+
+        The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
+        probability one, and they converge together. Only an eigenvalue of which b copies or more were
+        computed can have further ones. Further copies of the last wanted value do not change the result.
+        Values that differ by a few `limits` may be copies.
+        """
         if self.block_size == 0:
             return self.last
-        return least_doubtful(self.theta, self.limits, self.which, self.block_size)
-
-
-def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
-    """Return the smallest ranking key of the values that can have more copies than were computed, or None.
-
-    The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
-    probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
-    can have further ones. Further copies of the last wanted value do not change the result. Values, the
-    wanted first, that differ by a few `limits`, those of `Found`, may be copies.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> theta = np.array([3.0, 2.0, 2.0, 1.0])
-    >>> [least_doubtful(theta, np.full(4, 1e-3), "LA", b) for b in (2, 3)]
-    [1.99, None]
-    """
-    # Lists, because k is small and NumPy's calls take longer.
-    values, widths = ranking_key(theta, which).tolist(), (SAME_VALUE * limits).tolist()
-    if not values:
-        return None
-    last, least, begin = values[-1] + float(limits[-1]), math.inf, 0
-    for end in range(1, len(values) + 1):
-        if end < len(values) and abs(values[end] - values[end - 1]) <= max(widths[end - 1 : end + 1]):
-            continue
-        if end - begin >= block_size and values[begin] > last:
-            least = min(least, *(values[j] - widths[j] for j in range(begin, end)))
-        begin = end
-    return max(least, last) if least < math.inf else None
+        values, widths = ranking_key(self.theta, self.which), SAME_VALUE * self.limits
+        least = [
+            float((values - widths)[begin:end].min())
+            for begin, end in clusters(values, widths)
+            if end - begin >= self.block_size and values[begin] > self.last
+        ]
+        return max(min(least), self.last) if least else None
 
 
 class Search:
@@ -138,10 +121,8 @@ class Search:
     def run(self) -> Self:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
         found, run, value = self.found, self._begun(), self.value
-        ends, look = (
-            self._ends(value),
-            GROUP if self.start.device != "cpu" else 1,
-        )  # a look waits for a device
+        ends = self._ends(value)
+        look = 1 if self.start.device == "cpu" else GROUP  # a look waits for a device
         while not self.text:
             run.extend(look)
             least = self._follow(ends, run)

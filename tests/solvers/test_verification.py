@@ -15,7 +15,7 @@ from solvers import eigsh
 from solvers.blocks import ColumnBlock
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
-from solvers.iterations.verification import Found, Search, least_doubtful
+from solvers.iterations.verification import Found, Search
 from solvers.problem import Verification
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.matrices import orthonormal
@@ -152,11 +152,12 @@ def test_a_search_can_be_cut_short() -> None:
 
 def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
     theta, widths = np.array([5.0, 4.0, 4.0, 4.0, 3.0, 3.0]), np.full(6, 1e-9)
-    doubtful = [least_doubtful(theta, widths, "LA", b) for b in (1, 3, 4)]
+    any_block: Any = None
+    doubtful = [Found(any_block, theta, "LA", widths, None, b).doubtful for b in (1, 3, 4)]
     assert doubtful[:2] == [pytest.approx(4.0, abs=1e-7)] * 2
     assert doubtful[2] is None
     # Only the last value: more copies change nothing.
-    assert least_doubtful(np.full(6, 2.0), widths, "LA", 2) is None
+    assert Found(any_block, np.full(6, 2.0), "LA", widths, None, 2).doubtful is None
 
 
 def test_a_search_that_ends_early_says_from_where_it_has_looked() -> None:
