@@ -46,8 +46,8 @@ def run_stages(task: Call) -> EigenResult:
     """Run the stages of a plan in turn."""
     if not task.plan.has("end"):
         return _run_or_densify(task)
-    beside: Any = task.shift, task.predicted_s
-    return from_end(task.problem, *beside, lambda: _run_or_densify(task))
+    sigma, predicted_s = cast(float, task.shift), cast(tuple[float, float], task.predicted_s)
+    return from_end(task.problem, sigma, predicted_s, lambda: _run_or_densify(task))
 
 
 def _run_or_densify(task: Call) -> EigenResult:
