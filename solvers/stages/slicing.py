@@ -17,6 +17,7 @@ the spectrum.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable
@@ -123,20 +124,16 @@ class Slicing(Run):
             is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS and not len(known)
             if is_far or (0 not in sides and parts > 1):
                 self.halvings = self.halvings + 1 if is_far else 0
-                self._insert(cut)
+                bisect.insort(self.cuts, cut)
                 return ""
         before, self.halvings = self.found, 0
         reason = self._collect(sigma, left, right)
         self.fruitless = 0 if self.found > before else self.fruitless + 1
         if self._missing(left, right) and self.fruitless and cut is not None:
-            self._insert(cut)
+            bisect.insort(self.cuts, cut)
         reason = self._report(self._all_values(), reason)
         self.counts.restarts += 1
         return reason
-
-    def _insert(self, cut: Cut) -> None:
-        """Insert a cut in order."""
-        self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
 
     def _placed(self, left: Cut, right: Cut, place: float) -> tuple[float, Cut | None]:
         """Factorise for a shift near a place in a range, or next to it; return the cut there, if any.

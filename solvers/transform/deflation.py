@@ -35,7 +35,10 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
 
     They are computed a few at a time, in the complement of those before, until others are among them.
     """
-    if not _has_values_at_the_shift(form, inside):
+    factors = None if form.inverse is None else form.inverse.factors
+    is_alone = inside.k == 1 and inside.which == "LM"  # which no other one spoils
+    is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
+    if factors is None or factors.nearest > NEAR or is_alone or not is_usual:
         return solve(inside)
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
     near: Block | None = None
@@ -80,16 +83,6 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
     is_settled = part.residuals <= SLACK * tolerance.limits(theta, 0.0)
     is_near &= is_settled & (part.info["stopped"] == "converged")
     return is_near, bool(is_near.any() or not is_close.all())
-
-
-def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
-    """Check whether an eigenvalue is near enough to the shift to spoil others that are wanted."""
-    factors = None if form.inverse is None else form.inverse.factors
-    if factors is None or factors.nearest > NEAR:
-        return False
-    is_alone = inside.k == 1 and inside.which == "LM"
-    is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
-    return is_usual and not is_alone
 
 
 def _without(form: StandardForm, Y: Block) -> Operator:

@@ -208,17 +208,15 @@ def solve_in_parts(
     result = _orthogonal(functools.reduce(_above, parts), groups, *matrices)
     if interval is None:
         return result.with_info(k=whole.k, interval=None, counted=None, count_error=None)
-    found, is_whole = result.info["k"], len(parts) == len(requests)
-    refuse_more(found, whole.k)
-    shown = [end if math.isfinite(end) else None for end in interval]
-    missing = result.info["missing"] + (not is_whole)
-    is_counted = is_whole and all(
-        request.interval is None or part.info["counted"] is not None
-        for request, part in zip(requests, parts, strict=True)
+    counted, is_whole = result.info["k"], len(parts) == len(requests)
+    refuse_more(counted, whole.k)
+    return result.with_info(
+        which="interval",
+        interval=[end if math.isfinite(end) else None for end in interval],
+        counted=float(counted) if is_whole else None,
+        count_error=0.0 if is_whole else None,
+        missing=result.info["missing"] + (not is_whole),
     )
-    count: Any = (float(found), 0.0) if is_counted else (None, None)
-    result = result.with_info(counted=count[0], count_error=count[1], missing=missing)
-    return result.with_info(which="interval", interval=shown)
 
 
 def _orthogonal(result: EigenResult, groups: list[NDArray[np.intp]], A: Any, M: Any) -> EigenResult:
