@@ -2,7 +2,7 @@
 
 Where f is smooth between the bounds of the spectrum, it is a sum of Chebyshev polynomials. Near a singularity
 Lanczos needs fewer products, because its polynomials adapt to the eigenvalues: y = ||b|| V f(T) e_1 for each
-column. Its vectors are not kept: the recurrence runs once for T, until the polynomial is near f wherever b
+column. Its vectors are not kept: the recurrence runs once for T, until its polynomial is near f wherever b
 may have a part, and again for y.
 
 `funm_multiply_krylov` builds a Krylov basis in cycles of a few vectors, of which only the last cycle is kept.
@@ -39,6 +39,7 @@ from .series import MOST_DEGREE, Sums, checked, described, interpolation, missed
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks
+UNSURE = 2.0  # errors of Lanczos in units of the most that one eigenvalue adds to them
 LAST = 3  # coefficients that are small where a polynomial may be near f
 MOST_STEPS = 3000  # Lanczos steps at most: the eigenvalues of T take a second then
 LEAST_TOL = 30.0  # units of roundoff: the least error of a result of Lanczos
@@ -78,8 +79,8 @@ def funm_multiply(
         are within; their bounds and estimates are moved there.
     return_info : bool
         Return a dictionary as well. ``method`` is "chebyshev" or "lanczos", `degree` the degree or the steps;
-        ``error_bound`` is relative as `tol`, but for features of f between 10,001 points where it is
-        compared with a polynomial; the others are as in `expm_multiply`.
+        ``error_bound`` is relative as `tol`, for Lanczos an estimate: twice what an eigenvalue anywhere
+        within `bounds`, found or not, may add to the error. The others are as in `expm_multiply`.
     shape, dtype, device, like, comm
         As for `eigsh`; results as in `expm_multiply`.
 
@@ -151,7 +152,7 @@ def _by_lanczos(
         error, is_last = float(np.abs(found[-LAST:]).max()) / (largest or 1.0), steps >= MOST_STEPS
         if error <= tol or is_last:  # where A maps a space into itself, fewer steps are exact
             errors = [missed(expected, x, T, found[:, k], 0.5) for k, T in columns if len(T[0]) == steps]
-            error = max(least, max(errors, default=0.0) / (largest or 1.0))
+            error = max(least, UNSURE * max(errors, default=0.0) / (largest or 1.0))
         if error <= tol or is_last:
             break
         steps = min(math.ceil(BETWEEN_LOOKS * steps), MOST_STEPS)
@@ -173,7 +174,7 @@ def _by_lanczos(
         )
     products = run.steps + again.steps
     plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
-    info = described("lanczos", length, products, products * X.n_cols, error, plan)
+    info = described("lanczos", length, products, products * X.n_cols, error, plan, bounds)
     if len(totals) == 1:
         return totals[0], info
     real, imaginary = (in_precision(one, np.result_type(one.dtype, np.complex64)) for one in totals)
@@ -254,8 +255,8 @@ def funm_multiply_krylov(
         )
     if np.ndim(b) != 1:
         raise OptionError(f"argument 'b' must be a 1D array; it has {np.ndim(b)} dimensions.")
-    counts, sizes = list[int](), {"restart_every_m": restart_every_m, "max_restarts": max_restarts}
-    for name, value in sizes.items():
+    counts = []
+    for name, value in (("restart_every_m", restart_every_m), ("max_restarts", max_restarts)):
         counts.append(CYCLE if value is None else integer(name, value, -(1 << 31)))
         if counts[-1] <= 0:
             raise OptionError(f"argument '{name}' must be positive; got {value}.")

@@ -5,9 +5,9 @@ step of their recurrence
 
     Y_{j+1} = S Y_j - Y_{j-1},    Y_1 = S Y_0 / 2
 
-is one application of S = 2/half_width (A - centre), which is prepared once, and needs no inner product. A
-function of A is a sum of c_j Y_j, which a step adds to in the pass of its product; dots of the last two
-blocks are the moments of degrees 2j and 2j + 1, from the same pass.
+is one application of S = 2/half_width (A - centre), which is prepared once. A function of A is a sum of
+c_j Y_j, which a step adds to in the pass of its product; dots of the last two blocks are moments
+of degrees 2j and 2j + 1.
 
 References
 ----------

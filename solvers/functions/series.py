@@ -117,12 +117,12 @@ def interpolation(
 
 
 def missed(values: Any, x: RealArray, T: tuple[RealArray, RealArray], c: Any, power: float) -> float:
-    """Bound what Lanczos misses of a function, from its values at points x; those that are NaN do not count.
+    """Bound what one eigenvalue, found or not, adds to an error of Lanczos, from values of f at points x.
 
-    With c = f(T) e_1 it computes p(A) b of p = sum_j c_j p_j, where p_0, ..., p_{k-1} are orthonormal in the
-    spectral measure of b. Since their squares have the integral 1, ``max |f - p| / (mean_j p_j^2)^power``
-    bounds ``||(f - p)(A) b|| / ||b||`` for the power 1/2, and the error of the quadrature of f for 1. One
-    eigenvalue adds at most a k-th of that to the quadrature, since 1 / (k mean_j p_j^2) bounds its weight.
+    Those that are NaN do not count. With c = f(T) e_1 Lanczos computes p(A) b of p = sum_j c_j p_j, where the
+    p_j are orthonormal in the spectral measure of b. An eigenvalue has at most a weight w = 1 / sum_j p_j^2
+    there (Christoffel), and adds ``|f - p| w`` to the error of the quadrature of f, ``|f - p| w^(1/2)`` to
+    ``||(f - p)(A) b|| / ||b||``.
     """
     before, last, now = np.zeros_like(x), 0.0, np.ones_like(x)
     p, squares = c[0] * now, now.copy()
@@ -131,8 +131,8 @@ def missed(values: Any, x: RealArray, T: tuple[RealArray, RealArray], c: Any, po
             before, now, last = now, ((x - a) * now - last * before) / b, b
             p = p + coefficient * now
             squares += now * now
-        ratios = np.abs(values - p) / (squares / len(T[0])) ** power
-    return float(np.nan_to_num(ratios, nan=0.0, posinf=0.0).max())
+        parts = np.abs(values - p) / squares**power
+    return float(np.nan_to_num(parts, nan=0.0, posinf=0.0).max())
 
 
 def checked(

@@ -1,11 +1,10 @@
 """exp(t A) times a block by Taylor polynomials, for matrices without structure.
 
-exp(t A) B is computed in s steps of exp(t A / s), each by a Taylor polynomial of A - mu I with the mean mu of
-the eigenvalues. The steps follow from a bound of the norm of A - mu I, or if that gives many from the growth
-of random vectors under powers of it, which is less for matrices that are not normal. The same growth bounds
-all further terms: they end where together they no longer change the sum, and not where a single one is small,
-which larger ones may follow. A step in which terms do not end, or cancel, is divided. Where times come closer
-to zero the state is computed from B again: errors would grow on the way back.
+exp(t A) B is computed in steps, each by a Taylor polynomial of A - mu I with the mean mu of the eigenvalues.
+The steps follow from a bound of the norm of A - mu I, or if that gives many from the growth of random vectors
+under its powers. The same growth bounds all further terms: they end where together they no longer change the
+sum, and not where a single one is small, which larger ones may follow. A step in which terms do not end, or
+cancel, is divided.
 
 References
 ----------

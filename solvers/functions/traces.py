@@ -352,7 +352,7 @@ class Sampler:
             high = min(high, theta[-1] / 10) if theta[-1] < 0 else high
             self._x = points(low, high)
             self._f = self.f(self._x, is_strict=False)
-        return missed(self._f, self._x, T, c, 1) / len(theta)
+        return missed(self._f, self._x, T, c, 1)
 
 
 @frozen

@@ -398,7 +398,8 @@ def test_errors_are_within_bounds_though_no_ritz_value_may_see_a_kink() -> None:
         b = rng.standard_normal(len(values)) * np.exp(rng.uniform(-20, 20) * np.linspace(0, 1, len(values)))
         found, info = funm_multiply(f, np.diag(values), b, return_info=True)
         error = np.linalg.norm(found - f(values) * b) / np.linalg.norm(b) / np.abs(f(values)).max()
-        assert error <= info["error_bound"] <= 1e-10
+        assert error <= info["error_bound"] + 1e-12  # rounding errors
+        assert info["error_bound"] <= 1e-10
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator])
