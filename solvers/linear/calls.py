@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import BlockVector, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
@@ -89,7 +89,7 @@ class Systems:
             dtype = np.result_type(operator.dtype, B.dtype, least)
             if type(M) is type(A):  # of which it has been said
                 warnings.simplefilter("ignore", UserWarning)
-            M = None if M is None else _operator("M", M, operator, dtype)
+            M = None if M is None else _preconditioner(M, operator, dtype)
         if operator.shape[0] != operator.shape[1]:
             raise ShapeError(f"A has shape {operator.shape}; linear systems need a square matrix.")
         own = operator.local_shape[0]
@@ -240,12 +240,15 @@ def _array(given: Any) -> Any:
     )
 
 
-def _operator(name: str, M: Any, A: Any, dtype: Any) -> Any:
-    """Make an operator like A of a matrix, a linear operator or a function."""
-    if is_function(M) and not isinstance(M, Operator):
-        return as_operator(M, shape=A.shape, dtype=dtype, device=A.device, layout=A.layout)
-    check_shape(name, M, A)
-    return as_operator(M, device=None if is_on_gpu(M) else A.device, layout=A.layout)
+def _preconditioner(M: Any, A: Any, dtype: Any) -> Any:
+    """Make an operator like A, with products of a type, of a matrix, a linear operator or a function."""
+    if not is_function(M):
+        check_shape("M", M, A)
+        given = as_operator(M, device=None if is_on_gpu(M) else A.device, layout=A.layout)
+        if np.result_type(given.dtype, dtype) == dtype:
+            return given
+        M = lambda X: given.apply(BlockVector(X, layout=A.layout)).array  # noqa: E731
+    return as_operator(M, shape=A.shape, dtype=dtype, device=A.device, layout=A.layout)
 
 
 FINAL = "indefinite", "indefinite preconditioner"

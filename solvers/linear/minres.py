@@ -18,7 +18,7 @@ from blockvec.errors import OptionError
 
 from ..blocks import Block, RealArray
 from .calls import takes_arrays
-from .steps import Log, Recordings, Scalars, Steps
+from .steps import Log, Recordings, Steps
 from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
@@ -140,8 +140,7 @@ class _Minres(LinearSystems):
                 steps = Steps(self.operator, self.U, self.projection, final=final)
             else:
                 steps = recordings.steps(self.operator, self.U, self.projection.Q)
-            scalars = Scalars.of(self.initial, self.active)
-            steps.begin(self.U, self.Z, self.shift, self.tol * self.initial, scalars)
+            steps.begin(self, self.U, self.Z)
             for _ in range(self.n if maxiter is None else maxiter):
                 if self.ended(with_first):
                     break

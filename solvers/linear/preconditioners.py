@@ -144,6 +144,8 @@ class FactorPreconditioner:
     def __call__(self, X: Array) -> Array:
         """Return K^-1 X, for incomplete factors their Hermitian part."""
         X = np.asarray(native(X))
+        if X.dtype.kind == "c" and self._dtype is np.float32:
+            return self(X.real) + 1j * self(X.imag)
         size = np.maximum(np.abs(X).max(axis=0, initial=0.0), np.finfo(X.real.dtype).tiny)
         columns: Array = np.asfortranarray(X / size, dtype=self._dtype)
         solved = self._factors.solve(columns)

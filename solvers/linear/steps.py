@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, RowFunction, array_namespace, start_copy
 
-from ..blocks import Array, Block, Operator, RealArray, project_out
-from .systems import EXHAUSTED, SINGULAR, Projection, inverse_where
+from ..blocks import Array, Block, Operator, project_out
+from .systems import EXHAUSTED, SINGULAR, LinearSystems, Projection, inverse_where
 
 PHASES = 6  # different steps, by the blocks that they work on
 FACTORS = 0.0, 1.0, 0.0, 0.0  # of Z, the oldest direction, the last one, and the change of X: no update
@@ -40,12 +40,6 @@ class Scalars(NamedTuple):
     epsln: Array
     residuals: Array
     active: Array
-
-    @classmethod
-    def of(cls, initial: RealArray, active: NDArray[np.bool_]) -> Scalars:
-        """Return the scalars before the first step, from the norms of the right-hand sides."""
-        zeros = np.zeros(len(initial))
-        return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active)
 
 
 class Log(NamedTuple):
@@ -160,8 +154,10 @@ class Steps:
         self._closing = closing(unit, SINGULAR * unit if final is None else final)
         self._recorded: list[Callable[[], object]] = []
 
-    def begin(self, U: Block, Z: Block | None, shift: Array, limits: RealArray, scalars: Scalars) -> None:
+    def begin(self, systems: LinearSystems, U: Block, Z: Block | None) -> None:
         """Start from residuals U, with Z = K^-1 U for a preconditioner, at X = 0."""
+        initial, shift = systems.initial, systems.shift
+        scalars = initial, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, initial, systems.active  # in order of `Scalars`
         self.started = self.completed = 0
         self._coming: list[Callable[[], Array]] = []  # copies of the logs of started steps
         for block in (self._three[0], *self._two, self.X):
@@ -169,7 +165,7 @@ class Steps:
         self._three[1][:, :] = U
         self._Z[0] = Z
         rows = (self._limits, *self._scalars[0], *self._factors)
-        for row, values in zip(rows, (limits, *scalars, *FACTORS), strict=True):
+        for row, values in zip(rows, (systems.tol * initial, *scalars, *FACTORS), strict=True):
             row[...] = self._xp.asarray(np.full(row.shape, values, row.dtype))
         if self._recorder is not None or shift.any():
             self._shift[...] = self._xp.asarray(shift)

@@ -7,7 +7,6 @@ recurrence.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -24,43 +23,44 @@ from ..blocks import Array, Block, RealArray
 from .calls import Run, Systems
 from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
 
-Product: TypeAlias = Callable[[Array], Array]
 Callback: TypeAlias = Callable[[Any], object] | None
 
 
 class System(NamedTuple):
     """A system with the residual r, which is overwritten; its solution is added to x."""
 
-    product: Product
-    solve: Product | None  # of the preconditioner
+    systems: Systems
+    shift: float
     r: Array
     x: Array
     goal: float  # norm of r
     maxiter: int
     final: float  # as of `block_minres`
 
+    def product(self, x: Array) -> Array:
+        """Apply A - shift I."""
+        self.systems.counts.apply(1)
+        return _product(self.systems.operator, x, self.shift)
+
+    def solve(self, r: Array) -> Array:
+        """Apply the preconditioner; without one return r itself."""
+        if self.systems.M is None:
+            return r
+        self.systems.counts.preconditioner_columns += 1
+        return _product(self.systems.M, r)
+
 
 def by_columns(
     systems: Systems, method: Callable[..., tuple[int, Reason]], shift: Any = 0.0, **options: Any
 ) -> Run:
     """Make a run that solves for the columns one by one."""
-    counts, b, M = systems.counts, systems.b, systems.M
-    shifts = np.broadcast_to(shift, (b,))
-
-    def product(x: Array, sigma: float) -> Array:
-        counts.apply(1)
-        return _product(systems.operator, x, sigma)
-
-    def solve(r: Array) -> Array:
-        counts.preconditioner_columns += 1
-        return _product(M, r)
+    shifts, b = np.broadcast_to(shift, (systems.b,)), systems.b
 
     def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
         iterations, reasons = np.zeros(b, np.intp), list[Reason](["maxiter"] * b)
         for j in np.flatnonzero(goals < np.inf):
-            shifted = functools.partial(product, sigma=float(shifts[j]))
-            x, r = (block.array[:, j].copy() for block in (systems.X, R))
-            system = System(shifted, None if M is None else solve, r, x, float(goals[j]), *limits)
+            r, x = (block.array[:, j].copy() for block in (R, systems.X))
+            system = System(systems, float(shifts[j]), r, x, float(goals[j]), *limits)
             iterations[j], reasons[j] = method(system, **options)
             systems.X.array[:, j] = x
         return iterations, reasons
@@ -81,19 +81,19 @@ def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
 
 def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, Reason]:
     """Solve for positive definite A and preconditioner, until ||r|| is below the goal."""
-    product, solve, r, x, goal, maxiter, _ = system
+    r, x, goal, maxiter = system[2:6]
     axpy: Any = get_blas_funcs("axpy", (x,))
     size = rho_old = 0.0
     p = np.zeros_like(r)
     for step in range(maxiter):
-        z = r if solve is None else solve(r)
+        z = system.solve(r)
         rho = float(np.vdot(r, z).real)
         if rho <= 0:
             return step, "indefinite preconditioner"
         if rho_old:
             p *= rho / rho_old
         p = axpy(z, p)
-        q = product(p)
+        q = system.product(p)
         curvature = _dot(p, q)
         size = size or _norm(q) / _norm(p)  # a lower bound of ||A||
         if curvature <= 0:
@@ -116,10 +116,10 @@ def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, R
     ----------
     Paige, Saunders, SIAM J. Numer. Anal. 12 (1975) 617.
     """
-    product, solve, r, x, goal, maxiter, final = system
+    r, x, goal, maxiter, final = system[2:]
     axpy: Any = get_blas_funcs("axpy", (x,))
     unit, norm = float(np.finfo(x.dtype).eps) / 2, 0.0
-    z = r if solve is None else solve(r)
+    z = system.solve(r)
     square = _dot(r, z)
     if square <= 0:
         return 0, "indefinite preconditioner"
@@ -129,13 +129,13 @@ def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, R
     u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
     for step in range(1, maxiter + 1):
         v = z * (1 / beta)
-        y = product(v)
+        y = system.product(v)
         if beta_old:
             y = axpy(u_old, y, a=-beta / beta_old)
         alpha = _dot(v, y)
         y = axpy(u, y, a=-alpha / beta)
         u_old, u = u, y
-        z = u if solve is None else solve(u)
+        z = system.solve(u)
         square = _dot(u, z)
         if square < -INDEFINITE * unit * _norm(u) * _norm(z):
             return step, "indefinite preconditioner"
@@ -165,8 +165,8 @@ def generalized_minimum_residuals(
     system: System, width: int, kind: str, callback: Callback = None
 ) -> tuple[int, Reason]:
     """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
-    product, solve, r, x, goal, maxiter, _ = system
-    count = 0
+    r, x, goal, maxiter = system[2:6]
+    shape, count = (len(x), len(x)), 0
 
     def noted(value: Any) -> None:
         nonlocal count
@@ -174,13 +174,11 @@ def generalized_minimum_residuals(
         if callback is not None:
             callback(value)
 
-    shape = len(x), len(x)
-    A: Any = LinearOperator(shape, matvec=product, dtype=x.dtype)
-    M: Any = None if solve is None else LinearOperator(shape, matvec=solve, dtype=x.dtype)
+    A, M = (LinearOperator(shape, matvec=each, dtype=x.dtype) for each in (system.product, system.solve))
     cycles = maxiter if kind == "legacy" else -(-maxiter // width)
-    b = r + product(x) if x.any() else r
-    options: dict[str, Any] = {"restart": width, "maxiter": cycles, "callback_type": kind}
-    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=M, callback=noted, **options)
+    b = r + system.product(x) if x.any() else r
+    options: Any = {"restart": width, "maxiter": cycles, "callback": noted, "callback_type": kind}
+    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=system.systems.M and M, **options)
     return (maxiter, "maxiter") if is_short else (count, "converged")
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import threadpoolctl
-from scipy.sparse.linalg import aslinearoperator
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import blockvec
 from blockvec import BlockVector, cg, gmres, minres, solve
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.models import model
-from solvers import ConvergenceWarning, JacobiPreconditioner, Linear
+from solvers import ConvergenceWarning, FactorPreconditioner, JacobiPreconditioner, Linear
 from solvers.linear import calls
 from tests.contract.blocks import host
 from tests.matrices import normal
@@ -197,6 +197,21 @@ def test_solve_says_what_it_did() -> None:
         BreakdownError, match=r"solve: minres ended with a residual of .* for right-hand side"
     ):
         solve(lambda X: LAPLACE @ X - 2 * X, B, maxiter=3)
+
+
+def test_solve_returns_the_best_of_what_it_has_tried() -> None:
+    B = drawn(2)
+    best = solve(STIFF, B, rtol=0, return_info=True).residuals.max()
+    assert all(best <= call(STIFF, B, rtol=0, return_info=True).residuals.max() for call in (cg, minres))
+
+
+def test_operators_of_vectors_and_wider_preconditioners_are_taken(way: str) -> None:
+    A, M = (LinearOperator((N, N), matvec=S.__matmul__, dtype=S.dtype) for S in (STIFF.astype("f"), INVERSE))
+    with pytest.warns(UserWarning, match="matvec only") as told:
+        assert all(call(A, drawn(3, "f"), M=M, rtol=1e-4)[1] == 0 for call in (cg, minres, gmres))
+    assert len(told) == 3  # once per call
+    X, info = cg(STIFF, drawn(3, "D"), M=FactorPreconditioner(STIFF))
+    assert (X.dtype, info) == ("D", 0)
 
 
 @pytest.mark.parametrize(
