@@ -103,7 +103,16 @@ def dense_eigenpairs(
     def wanted(theta: RealArray) -> NDArray[np.intp]:
         return np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
 
-    theta, order, X = _eigenpairs(A, k, wanted)
+    n, is_here, selected = len(A), isinstance(A, np.ndarray), None
+    with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
+        if is_here and n >= SELECTIVE_ROWS * k:
+            selected = selected_eigenpairs(A, wanted)
+        if selected is None:
+            values, X = xp.linalg.eigh(A)
+            theta = to_host(values).astype(np.float64)
+            order = wanted(theta)
+            selected = theta, order, X[:, xp.asarray(order)]
+    theta, order, X = selected
     X = xp.ascontiguousarray(X if locked is None else Q @ X)
     norm = float(np.abs(theta).max())
     if layout is None or layout.comm is None:
@@ -111,22 +120,6 @@ def dense_eigenpairs(
     pairs = (theta[order], to_host(X), norm) if layout.rank == 0 else None
     values, X, norm = share(layout.comm, pairs)[0]
     return values, xp.asarray(np.ascontiguousarray(X[layout.rows])), norm
-
-
-def _eigenpairs(
-    A: Any, k: int, wanted: Callable[[RealArray], NDArray[np.intp]]
-) -> tuple[RealArray, NDArray[np.intp], Any]:
-    """Compute all eigenvalues of a matrix, the indices of k wanted ones, and their vectors."""
-    xp, n, is_here = array_namespace(A), len(A), isinstance(A, np.ndarray)
-    with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
-        if is_here and n >= SELECTIVE_ROWS * k:
-            selected = selected_eigenpairs(A, wanted)
-            if selected is not None:
-                return selected
-        values, X = xp.linalg.eigh(A)
-    theta = to_host(values).astype(np.float64)
-    order = wanted(theta)
-    return theta, order, X[:, xp.asarray(order)]
 
 
 def selected_eigenpairs(

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from ..iterations.rayleigh_ritz import FLOOR
 from ..problem import Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
-
-if TYPE_CHECKING:
-    from ..linear.systems import Preconditioner
 
 UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
@@ -101,30 +98,25 @@ class Scaling:
         """Scale the numbers and functions of a problem whose operator is A' already."""
         if not self:
             return problem
-        tolerance, norm = problem.tolerance, problem.norm
+        tolerance, norm, given = problem.tolerance, problem.norm, problem.preconditioner
         if tolerance.convergence == "absolute":
             largest = np.finfo(np.float64).max
             tolerance = replace(tolerance, tol=min(float(times(tolerance.tol, -self.a)), largest))
+        if given is not None:  # by its own norm, which need not be that of an inverse
+            from ..linear.preconditioners import following
+
+            size = magnitude(given, problem.operator, "the preconditioner")
+            update = getattr(given, "update", None)
+            half = 2.0 ** (-even_exponent(size, problem.operator.dtype) // 2)
+            unscaled = update and (lambda theta: update(float(times(theta, self.a - self.m))))
+            scaled = following(lambda R: given(R.copy().scale(half)).scale(half), unscaled)
+            problem = replace(problem, preconditioner=scaled)
         return replace(
             problem,
             tolerance=tolerance,
             norm=None if norm is None else float(times(norm, -self.a)),
-            preconditioner=self._preconditioner(problem),
             exponent=self.a - self.m,
         )
-
-    def _preconditioner(self, problem: Problem) -> Preconditioner | None:
-        """Scale a preconditioner by its own norm, which need not be that of an inverse."""
-        given = problem.preconditioner
-        if given is None:
-            return None
-        from ..linear.preconditioners import following
-
-        op = problem.operator
-        half = 2.0 ** (-even_exponent(magnitude(given, op, "the preconditioner"), op.dtype) // 2)
-        update = getattr(given, "update", None)
-        unscaled = update and (lambda theta: update(float(times(theta, self.a - self.m))))
-        return following(lambda R: given(R.copy().scale(half)).scale(half), unscaled)
 
     def examined(self, result: EigenResult, op: Operator, A: Any) -> Scaling:
         """Measure the asymmetry of A where pairs have not converged: the check may miss a small one."""

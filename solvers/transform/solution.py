@@ -19,7 +19,6 @@ from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
 from ..factorization.inertia import proof
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
-from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
@@ -42,13 +41,11 @@ AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which roundin
 NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
-INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
     with blas_threads(form.A):
-        _refuse_indefinite(form)
         norms = _norms(form, problem.norm)
         inside = _inside(form, problem, norms)
     try:
@@ -218,19 +215,6 @@ def _preconditioner(form: StandardForm, problem: Problem) -> Any:
     return following(precondition, getattr(apply, "update", None))
 
 
-def _refuse_indefinite(form: StandardForm) -> None:
-    """Look for negative eigenvalues of the matrix of an inner product that has no factor.
-
-    An iteration in such a product may converge, to pairs that do not belong to the problem that was meant.
-    """
-    if form.blocks is BlockVector or form.inner is None:
-        return
-    negligible = NEGLIGIBLE * float(np.finfo(form.inner.dtype).eps)
-    sketch = sketch_of(form.inner, INDEFINITE_STEPS)
-    if sketch.theta.min() < -negligible * sketch.norm:
-        raise OptionError(f"{form.inner_name} is indefinite; it must be positive definite.")
-
-
 def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
     """Refuse values that are infinite to working precision, where the form does not leave these out.
 
@@ -367,9 +351,11 @@ def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[Rea
     SIAM J. Matrix Anal. Appl. 13 (1992) 1204 (graded matrices).
     """
     for _ in range(PASSES):
-        T, G = (_form(operator, X) for operator in (A, M))
+        blocks = (applied(operator, BlockVector(np.ascontiguousarray(X))) for operator in (A, M))
+        T, G = (X.conj().T @ block.array for block in blocks)
         scale = 1 / np.sqrt(G.diagonal().real)
-        X, T, G = X * scale, T * scale[:, None] * scale, G * scale[:, None] * scale
+        X, scales = X * scale, scale[:, None] * scale / 2
+        T, G = (T + T.conj().T) * scales, (G + G.conj().T) * scales
         theta = T.diagonal().real
         for members in _mixed(T, G, theta):
             U = sl.eigh(T[np.ix_(members, members)], G[np.ix_(members, members)])[1]
@@ -378,28 +364,17 @@ def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[Rea
             for columns in (T, G):
                 columns[members] = U.conj().T @ columns[members]
         theta = T.diagonal().real.copy()
-        E = _coefficients(T, G, theta)
+        # X + X E diagonalises both matrices, to first order.
+        gaps = theta[None, :] - theta[:, None]
+        R = T - np.diag(T.diagonal()) - theta * (G - np.diag(G.diagonal()))
+        is_apart = np.abs(R) < np.abs(gaps)
+        E = np.where(is_apart, R / np.where(is_apart, gaps, 1.0), (np.eye(len(G)) - G) / 2)
         is_small = np.abs(E) <= FIRST_ORDER * np.sqrt(len(E))  # others are left to the next pass
         E = np.where(is_small, E, 0)
         X = X + X @ E
         if is_small.all() and np.abs(E).max() <= SMALL:
             break
     return theta, X
-
-
-def _form(operator: Operator | None, X: Array) -> NDArray[Any]:
-    T = X.conj().T @ applied(operator, BlockVector(np.ascontiguousarray(X))).array
-    hermitian: NDArray[Any] = (T + T.conj().T) / 2
-    return hermitian
-
-
-def _coefficients(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> NDArray[Any]:
-    """Compute E to first order, for which X + X E diagonalises both matrices."""
-    gaps = theta[None, :] - theta[:, None]
-    R = T - np.diag(T.diagonal()) - theta * (G - np.diag(G.diagonal()))
-    is_apart = np.abs(R) < np.abs(gaps)
-    E: NDArray[Any] = np.where(is_apart, R / np.where(is_apart, gaps, 1.0), (np.eye(len(G)) - G) / 2)
-    return E
 
 
 def _mixed(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> list[NDArray[np.intp]]:

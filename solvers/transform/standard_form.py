@@ -50,12 +50,14 @@ from ..factorization.gram import (
     rows_of_semidefinite,
 )
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
+from ..iterations.spectrum import sketch_of
 from ..result import SingularError
 from .inner_product import inner_product_blocks
 from .spectral_map import SpectralMap
 
 FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
 BASIS = 64  # columns of a basis, beside those for wanted pairs
+INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
     "no shift": "give sigma, with which infinite eigenvalues do no harm.",
     "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
@@ -75,7 +77,6 @@ class StandardForm:
     operator: Operator  # S, shape (r, r)
     A: Operator
     M: Operator | None  # None for the identity
-    inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
     factor: Factor  # C: y = C^H x
     vectors: Solve  # x of each y, not normalised
     map: SpectralMap  # lambda of each theta
@@ -94,8 +95,13 @@ class StandardForm:
 
     @property
     def inner_name(self) -> str:
-        """The name of the matrix of the inner product."""
-        return "A" if self.inner is self.A else "M"
+        """The name of the matrix C C^H, in whose inner product vectors are orthonormal."""
+        return "A" if self.map.mode in ("buckling", "reciprocal") else "M"
+
+    @property
+    def inner(self) -> Operator | None:
+        """The operator of that matrix; None for the identity."""
+        return self.A if self.inner_name == "A" else self.M
 
     def moved(self, sigma: float) -> StandardForm:
         """Form the problem around another shift, for which the factors are computed again."""
@@ -204,7 +210,8 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
 
     With a shift both are restricted to the rows of a semidefinite matrix that are not zero. Refuses a matrix
-    that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
+    that is not Hermitian, or has negative eigenvalues: an iteration in its product might converge, to pairs
+    that do not belong to the problem that was meant.
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = on_host(diagonal_of(matrix)).astype(np.float64)
@@ -232,6 +239,9 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
             if factors.inertia:
                 raise indefinite(name)
             solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
+    sketch = sketch_of(operator, INDEFINITE_STEPS)
+    if sketch.theta.min() < -NEGLIGIBLE * float(np.finfo(operator.dtype).eps) * sketch.norm:
+        raise indefinite(name)
     home = ColumnBlock if operator.device == "cpu" else BlockVector
     return Factor(
         len(diagonal),
@@ -254,7 +264,7 @@ def _without_shift(
     if factor.solve is None or factor.solve_adjoint is None:
         raise SingularError(f"{name} is singular; {singular}")
     back, forth = factor.solve_adjoint, factor.solve
-    inner, middle = (M, A) if name == "M" else (A, M)
+    middle = A if name == "M" else M
     offset = 0.0 if map.sigma is None else map.sigma if name == "M" else 1 / map.sigma
 
     def apply(Y: Array) -> Array:
@@ -266,7 +276,7 @@ def _without_shift(
         operator = factor.transformed(_host_matrix("A", matrix, dtype))
     else:
         operator = operator_on(apply, A.shape[0], dtype, A, factor.blocks)
-    return StandardForm(operator, A, M, inner, factor, back, map, factor.why or f"{name} is factorised")
+    return StandardForm(operator, A, M, factor, back, map, factor.why or f"{name} is factorised")
 
 
 def _with_shift(
@@ -285,10 +295,7 @@ def _with_shift(
     operator = operator_on(apply, factor.rank, dtype, A, factor.blocks, "A")
     if inverse.factors is not None and inverse.factors.solve_width:  # of a sparse factorisation
         operator.needs_threads = False
-    inner = A if mode == "buckling" else M
-    return StandardForm(
-        operator, A, M, inner, factor, vectors, SpectralMap(sigma, mode), inverse.why, inverse
-    )
+    return StandardForm(operator, A, M, factor, vectors, SpectralMap(sigma, mode), inverse.why, inverse)
 
 
 def operator_on(
