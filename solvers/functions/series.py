@@ -243,8 +243,11 @@ class Sums:
 
     def _take(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
+        if self._recorder is None:
+            steps.add(rows, totals)
+            return
         key = steps.taken, *map(tuple, rows)
-        if self._recorder is None or key not in self._repeats:
+        if key not in self._repeats:
             steps.add(rows, totals)
             self._repeats = {**(self._repeats if len(self._repeats) < MOST_GROUPS else {}), key: None}
             return
