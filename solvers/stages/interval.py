@@ -56,7 +56,8 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem, A, M = task.problem, task.A, task.M
     require_factors(A, M, task.problem.operator, "use method='filter'")
     pencil = Pencil.of(cast(Operator, problem.operator), A, M, problem.norm)
-    left, right = pencil.cut(low, -1), pencil.cut(high, 1)
+    left, is_late = pencil.cut(low, -1), problem.is_late()
+    right = left if is_late else pencil.cut(high, 1)
     count, n = right.below - left.below, problem.n
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
@@ -68,10 +69,14 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
     with blas_threads(problem.operator), deferred_interrupt() as interrupted:
         slices = Slicing(problem, pencil, left, right, interrupted)
-        stopped = slices.run()
+        stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
     result = _collected(slices, low, high, stopped)
-    return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    if not is_late:
+        return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    text = "skipped: the time limit had passed before the eigenvalues were counted"
+    result = result.with_info(verification=text, missing=1, counted=None, count_error=None)
+    return replace(result, verification=Verification.SKIPPED)
 
 
 def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenResult:

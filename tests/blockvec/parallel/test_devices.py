@@ -119,8 +119,8 @@ def test_steps_between_equal_gpus_are_queued_with_the_same_results(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     queued: list[int] = []
-    queue = steps.QueuedSteps._queue
-    monkeypatch.setattr(steps.QueuedSteps, "_queue", lambda *given: (queued.append(1), queue(*given)))
+    queue = steps.QueuedKrylov._queue
+    monkeypatch.setattr(steps.QueuedKrylov, "_queue", lambda *given: (queued.append(1), queue(*given)))
     generator = models.generator("laplace3d:n=7")
 
     def solve(comm: Any) -> Any:
