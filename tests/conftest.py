@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +22,7 @@ import pytest
 import blockvec
 import solvers
 from solvers import placement
+from tests.array_libraries import LIBRARIES, Library, library
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -95,6 +96,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """Name of a device."""
     return str(request.param)
+
+
+@pytest.fixture(params=LIBRARIES)
+def lib(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """The arrays of torch, JAX, and a stand-in for torch."""
+    with library(request.param) as lent:
+        yield lent
 
 
 @pytest.fixture(scope="session")

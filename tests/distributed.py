@@ -33,7 +33,7 @@ from blockvec.parallel import agreed, communicator, read_rows, share
 from solvers import eigsh
 from tests.blockvec.io.test_io import BROKEN
 from tests.blockvec.io.test_petsc import BUILDS, stored
-from tests.contract.blocks import DTYPES, host
+from tests.contract.blocks import DTYPES, exact_values, host
 
 Work = Callable[..., None]
 
@@ -75,10 +75,7 @@ def matrices() -> list[Any]:
 
 
 def integers(shape: tuple[int, int], dtype: Any, seed: int) -> Any:
-    """Small integers, whose products are exact in any order."""
-    rng = np.random.default_rng(seed)
-    values = rng.integers(-3, 4, shape).astype(dtype)
-    return values + (1j * rng.integers(-3, 4, shape)).astype(dtype) if values.dtype.kind == "c" else values
+    return exact_values(np.random.default_rng(seed), shape, dtype)
 
 
 def split(whole: Any, layout: RowLayout, device: str = "cpu") -> BlockVector:

@@ -105,24 +105,19 @@ def compile_source(source: str, architecture: str) -> Cubin:
     try:
         flags = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        # Filled in place through their addresses, as cuda.bindings does for output buffers.
+        text = bytes(call("nvrtcGetProgramLogSize", program))
+        call("nvrtcGetProgramLog", program, text)
+        log = text.rstrip(b"\0").decode(errors="replace")
         if int(status) != 0:
             why = nvrtc.nvrtcGetErrorString(status)[1].decode()
             raise CompileError(f"NVRTC refused a kernel for {architecture} ({why}):\n{log}")
-        image = bytearray(call("nvrtcGetCUBINSize", program))
-        buffer = bytes(len(image))
-        call("nvrtcGetCUBIN", program, buffer)
+        image = bytes(call("nvrtcGetCUBINSize", program))
+        call("nvrtcGetCUBIN", program, image)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     report = re.sub(r".*Compile time.*\n?", "", log)  # so that records repeat
-    return Cubin(key_of(source, architecture, version), buffer, version, report)
-
-
-def _text(get_size: Any, get_text: Any, program: Any) -> str:
-    size = get_size(program)[1]
-    buffer = bytes(size)  # filled in place through its address, as cuda.bindings does for output buffers
-    get_text(program, buffer)
-    return buffer.rstrip(b"\0").decode(errors="replace")
+    return Cubin(key_of(source, architecture, version), image, version, report)
 
 
 def key_of(source: str, architecture: str, compiler: str) -> str:

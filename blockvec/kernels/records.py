@@ -7,6 +7,7 @@ may write to it or to its folder, because its content could be anyone's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -34,15 +35,15 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def read_file(path: Path) -> bytes | None:
     """Read a file of this user; None if there is none, or others may have written it."""
-    try:
+    with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(handle, "rb") as file:  # non-blocking: a pipe in its place is not waited for
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES or not _is_own(status):
-                return None
-            return file.read() if _is_own_folder(path.parent) else None
-    except OSError:
-        return None
+            if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES and _is_own(status):
+                if _is_own(path.parent.stat()):
+                    return file.read()
+                _warn_of(path.parent)
+    return None
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -50,14 +51,6 @@ def _is_own(status: os.stat_result) -> bool:
     if not hasattr(os, "geteuid"):
         return True
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS
-
-
-def _is_own_folder(folder: Path) -> bool:
-    """Check a folder; warn once if its files cannot be used."""
-    if _is_own(folder.stat()):
-        return True
-    _warn_of(folder)
-    return False
 
 
 @functools.cache
@@ -70,13 +63,10 @@ def _warn_of(folder: Path) -> None:
     )
 
 
-def store(path: Path, key: str, fields: dict[str, Any], payload: bytes = b"") -> bool:
-    """Store a record under a key; return False if the file cannot be written."""
-    try:
+def store(path: Path, key: str, fields: dict[str, Any], payload: bytes = b"") -> None:
+    """Store a record under a key, where its file can be written."""
+    with contextlib.suppress(OSError):
         replace_file(path, packed(key, fields, payload))
-    except OSError:
-        return False
-    return True
 
 
 def packed(key: str, fields: dict[str, Any], payload: bytes = b"") -> bytes:

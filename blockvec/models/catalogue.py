@@ -78,7 +78,6 @@ def generator(spec: str) -> RowGenerator:
 
 
 def _parsed(spec: str) -> tuple[Model, dict[str, Any]]:
-    """Split a description into model and arguments."""
     if not isinstance(spec, str):
         raise OptionError(f"model: got a {type(spec).__name__}; give a string such as 'laplace2d:n=30'.")
     name, _, text = spec.partition(":")

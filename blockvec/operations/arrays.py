@@ -142,8 +142,7 @@ def is_convertible(array: Array, dtype: np.dtype[Any]) -> bool:
 def _copied(array: Array, dtype: np.dtype[Any]) -> Array:
     """Copy an array of numbers to row-major memory and another type."""
     if not is_cupy(array) or not is_convertible(array, dtype):
-        converted: Array = array.astype(dtype, order="C")
-        return converted
+        return array.astype(dtype, order="C")
     backend = backend_of(array)
     result = backend.empty(array.shape, dtype.name)
     backend.copy(array, result)

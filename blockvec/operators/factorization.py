@@ -293,7 +293,6 @@ class Factorization:
 
     @Profile.timed("products")
     def _refined(self, B: Any, tolerance: float) -> Any:
-        """Solve for a block, refine and check."""
         if not self._factors.entries:
             raise BreakdownError(
                 f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."

@@ -86,7 +86,6 @@ class Partition:
         return BlockVector(rows, layout=self.given)
 
     def _rows(self, X: BlockVector, layout: RowLayout) -> NDArray[Any]:
-        """Return the rows of a block as a contiguous array."""
         layout.check(X.n_rows)
         if X.device != "cpu" or (self._comm is not None and X.layout != layout):
             raise OptionError(

@@ -389,7 +389,6 @@ class MpiCommunicator:
 
 
 def _bytes(array: Array) -> Array:
-    """View a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -440,8 +439,7 @@ def _of_mpi(comm: Any) -> Communicator:
 
 def in_rank_order(parts: Array) -> Array:
     """Add arrays in the order of the first index: the same bits wherever the parts are the same."""
-    total: Array = functools.reduce(operator.add, parts)
-    return total
+    return functools.reduce(operator.add, parts)
 
 
 def exchange_slices(

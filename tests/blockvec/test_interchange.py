@@ -13,16 +13,10 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, library_of, native
-from tests.array_libraries import LIBRARIES, Library, library
+from tests.array_libraries import Library, library
 
 # torch calls its sparse matrices a beta version.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")
-
-
-@pytest.fixture(params=LIBRARIES)
-def lib(request: pytest.FixtureRequest) -> Iterator[Library]:
-    with library(request.param) as lent:
-        yield lent
 
 
 @pytest.fixture

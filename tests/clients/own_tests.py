@@ -32,25 +32,8 @@ def run_own_tests(
         "MPLBACKEND": "Agg",
         "PYTEST_ADDOPTS": "",
     }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=short",
-        "-p",
-        plugin,
-        "-p",
-        "no:cacheprovider",
-    ]
-    run = subprocess.run(
-        [*command, "-c", "pytest.ini", *selected],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    flags = f"-m pytest -q --tb=short -p {plugin} -p no:cacheprovider -c pytest.ini".split()
+    how: Any = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 600}
+    run = subprocess.run([sys.executable, *flags, *selected], check=False, **how)
     assert report.exists(), run.stdout + run.stderr
     return json.loads(report.read_text()) | {"output": run.stdout}

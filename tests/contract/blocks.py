@@ -20,6 +20,7 @@ from blockvec.kernels.roofline import Ceilings
 from blockvec.parallel import PeerError
 from blockvec.parallel.communicator import in_rank_order
 from tests.blocks import draw
+from tests.matrices import unit
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 CEILINGS = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)  # that nobody measured
@@ -62,11 +63,6 @@ def sizes(draw: Any) -> Sizes:
     """Extents whose reference product is affordable."""
     M, N = draw(widths), draw(widths)
     return Sizes(min(draw(row_counts), MAX_WORK // max(1, M * N)), M, N)
-
-
-def unit_roundoff(dtype: Any) -> float:
-    """u of a type's parts."""
-    return float(np.finfo(dtype).eps) / 2
 
 
 def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -143,7 +139,7 @@ class Reference:
         cls, X: Any, Y: Any, dtype: Any, alpha: complex = 1, beta: complex = 0, C: Any = None
     ) -> Reference:
         """Bound by c u (2 + sqrt(L)) |X| |Y| componentwise; sums are at most L = all terms long."""
-        u = unit_roundoff(dtype)
+        u = unit(dtype)
         sums = extended(X) @ extended(Y)
         spread = np.abs(X).astype(np.float64) @ np.abs(Y).astype(np.float64)
         exact, bound = alpha * sums, 4 * u * (2 + np.sqrt(X.shape[1])) * abs(alpha) * spread
@@ -160,7 +156,7 @@ class Reference:
 def is_close(result: Any, expected: Any, scale: Any, dtype: Any, ulps: float = 8) -> bool:
     """Whether |result - expected| <= ulps u scale in every element."""
     difference = np.abs(extended(host(result)) - extended(np.asarray(expected)))
-    return bool((difference <= ulps * unit_roundoff(dtype) * np.abs(scale) + np.finfo(dtype).tiny).all())
+    return bool((difference <= ulps * unit(dtype) * np.abs(scale) + np.finfo(dtype).tiny).all())
 
 
 FORMS = (sp.csr_array, sp.csc_array, sp.coo_array, sp.csr_matrix, sp.csc_matrix, sp.coo_matrix)

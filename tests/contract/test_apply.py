@@ -28,9 +28,9 @@ from tests.contract.blocks import (
     on,
     random_matrix,
     seeds,
-    unit_roundoff,
     values,
 )
+from tests.matrices import unit
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("jit", "many_blocks")
@@ -162,7 +162,7 @@ def test_everything_is_made_of_the_new_product_within_the_rounding_bound(
     assert Reference(reference.exact, 4 * reference.bound).accepts(product)
     if chained:
         terms = [eta * extended(host(product)), *([delta * extended(Z)] if delta else [])]
-        bound = 4 * unit_roundoff(dtype) * sum(map(np.abs, terms)) + np.finfo(dtype).tiny
+        bound = 4 * unit(dtype) * sum(map(np.abs, terms)) + np.finfo(dtype).tiny
         assert Reference(sum(terms), bound).accepts(z.block)
     assert all(block.is_untouched_outside() for block in (V, out))
     assert z.is_untouched_outside()

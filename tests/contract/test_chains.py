@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from blockvec import BlockVector, eigsh, models
-from tests.contract.blocks import (
-    exact_values,
-    host,
-    on,
-)
+from tests.contract.blocks import exact_values, host, on
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -25,10 +25,10 @@ from tests.contract.blocks import (
     on,
     row_counts,
     seeds,
-    unit_roundoff,
     values,
     widths,
 )
+from tests.matrices import unit
 
 shapes = st.tuples(row_counts.filter(lambda K: K <= 1025), widths)
 
@@ -183,7 +183,7 @@ def test_normalize_leaves_zero_columns_zero_and_returns_the_norms(device: str, d
     assert is_close(norms, exact, exact, dtype, ulps=100)
     assert not host(V)[:, 2].any()
     lengths = np.linalg.norm(host(V), axis=0)
-    assert np.all(np.abs(lengths - [1, 1, 0, 1]) <= 200 * unit_roundoff(dtype))
+    assert np.all(np.abs(lengths - [1, 1, 0, 1]) <= 200 * unit(dtype))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -252,7 +252,7 @@ def test_functions_of_rows_are_those_of_numpy(
     RowFunction(halves)(row, mask_there, out=(row, mask_there))
     expected = x.copy()
     expected[part], expected_mask = halves(np, x[part], mask)
-    np.testing.assert_allclose(host(x_there), expected, rtol=4 * unit_roundoff(dtype))
+    np.testing.assert_allclose(host(x_there), expected, rtol=4 * unit(dtype))
     assert np.array_equal(host(mask_there), expected_mask)
 
 

@@ -164,9 +164,7 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "BlockVector.zeros(3, 2, device='')": "''",
         "BlockVector.zeros(3, 2, device='gpu:0')": "'gpu:0'",
     },
-    IndexError: {
-        "V[:, 2]": "2 is out of range for",
-    },
+    IndexError: {"V[:, 2]": "2 is out of range for"},
     AttributeError: {
         "V.reshape(2, 5)": r"no attribute 'reshape'; V\.array\.reshape",
         "V.rows": r"no attribute 'rows'\.$",
@@ -182,10 +180,7 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "A * '2'": ".",
         "A * None": ".",
     },
-    ValueError: {
-        "bool(V)": "ambiguous",
-        "bool(V == W[:5, :2])": "ambiguous",
-    },
+    ValueError: {"bool(V)": "ambiguous", "bool(V == W[:5, :2])": "ambiguous"},
 }
 ATTEMPTS = [
     pytest.param(attempt, error, message, id=attempt)

@@ -212,7 +212,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(name: str, width: int, 
 # ---- numbers of all sizes
 
 
-@pytest.mark.parametrize("small", ["real", "imaginary", "columns"])
+@pytest.mark.parametrize("small", ["real", "imaginary", "columns", "opposite"])
 @pytest.mark.parametrize("name", ["tsmttsm_3m", "tsmm_3m"])
 def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
     name: str, small: str, cp: Any, device: DeviceInfo, run: Run
@@ -224,6 +224,8 @@ def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
             host[...] = draw(rng, host.shape, dtype, False)
             if small == "columns":
                 host *= 10.0 ** -np.linspace(0, 14, host.shape[1]).astype(host.real.dtype)
+            elif small == "opposite":
+                host.imag = -host.real * (1 + 2 * np.finfo(dtype).eps)
             else:
                 getattr(host, "real" if small == "real" else "imag")[...] *= 1e-12
         expected, terms = product(name, A, other), product(name, np.abs(A), np.abs(other))

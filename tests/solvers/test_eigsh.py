@@ -54,18 +54,7 @@ def answered(A: Any, k: int, **options: Any) -> EigenResult:
 
 @pytest.mark.parametrize(
     ("name", "which_and_k", "method"),
-    pairwise(
-        (
-            "identity",
-            "zero matrix",
-            "two-valued",
-            "rank one",
-            "block diagonal copies",
-            "one value at 1e8, sparse",
-        ),
-        (("LA", 1), ("SA", 5), ("LM", 20), ("SA", 20)),
-        ITERATIONS,
-    ),
+    pairwise(DEGENERATE, (("LA", 1), ("SA", 5), ("LM", 20), ("SA", 20)), ITERATIONS),
 )
 def test_degenerate_spectra_have_all_their_copies(
     name: str, which_and_k: tuple[str, int], method: str

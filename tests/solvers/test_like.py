@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from blockvec import as_operator, models
 from blockvec.errors import DTypeError, OptionError
 from blockvec.interchange import native
 from solvers import JacobiPreconditioner, NoConvergence, eigsh
-from tests.array_libraries import LIBRARIES, Library, library
+from tests.array_libraries import Library, library
 
 # torch calls its sparse matrices a beta version.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")
@@ -21,12 +20,6 @@ N = 12
 A = models.laplace2d(n=N)
 VALUES = np.linalg.eigvalsh(A.toarray())[:4]
 ITERATE: Any = {"k": 4, "which": "SA", "rng": 0, "method": "lanczos"}
-
-
-@pytest.fixture(params=LIBRARIES)
-def lib(request: pytest.FixtureRequest) -> Iterator[Library]:
-    with library(request.param) as lent:
-        yield lent
 
 
 def check(lib: Library, w: Any, V: Any) -> None:

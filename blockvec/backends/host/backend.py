@@ -206,8 +206,7 @@ def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]
     numbers = np.random.Generator(stream).random(lead + count)[lead:]
     if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4:
         numbers = np.floor(numbers * 2.0**24) * 2.0**-24
-    uniform: Array = (2.0 * numbers - 1.0).reshape(shape)
-    return uniform
+    return (2.0 * numbers - 1.0).reshape(shape)
 
 
 HOST: Backend = HostBackend()

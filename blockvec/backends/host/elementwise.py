@@ -107,8 +107,7 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array, beta: co
     rows = [sums for part in spread_rows(work, problem.K, problem.reads * X.nbytes) for sums in part]
     total = np.zeros(len(out))
     if rows:
-        dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
-        total = np.concatenate(rows).sum(axis=0, dtype=dtype)
+        total = np.concatenate(rows).sum(axis=0, dtype=np.result_type(rows[0].dtype, np.float64))
     if len(total) != len(out):
         total = total[0::2] + total[1::2]
     out[...] = total if beta == 0 else total + beta * out

@@ -141,8 +141,7 @@ def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
         return G[0::2] + (sign * 1j) * G[1::2]
     real: Array = G[0::2, 0::2] - sign * G[1::2, 1::2]
     imag: Array = G[0::2, 1::2] + sign * G[1::2, 0::2]
-    combined: Array = real + 1j * imag
-    return combined
+    return real + 1j * imag
 
 
 def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:

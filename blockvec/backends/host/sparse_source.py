@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...kernels.limits import ceil_div
-from ...kernels.problem import is_complex, real_bytes
+from ...kernels.problem import itemsize, parts_of, real_bytes
 from ...system.frozen import frozen
 
 Factor = Literal["none", "zero", "one", "real", "complex"]
@@ -77,7 +77,7 @@ class RowKernel:
     @property
     def parts(self) -> int:
         """Real numbers per element."""
-        return 2 if is_complex(self.dtype) else 1
+        return parts_of(self.dtype)
 
     @property
     def lanes(self) -> int:
@@ -132,7 +132,7 @@ class _Writer:
     def load_value(self, at: str) -> list[str]:
         """Load an entry of the matrix: its real and its imaginary part, in the type of the blocks."""
         stored = _real(8 * real_bytes(self.kernel.dtype_matrix))
-        parts = 2 if is_complex(self.kernel.dtype_matrix) else 1
+        parts = parts_of(self.kernel.dtype_matrix)
         address = self.new(f"getelementptr [{parts} x {stored}], ptr %values, i64 {at}")
         found = []
         for part in range(parts):
@@ -265,8 +265,7 @@ class _Writer:
     def _prefetch(self) -> None:
         """Prefetch values and indices of later rows; addresses beyond the end are ignored."""
         kernel = self.kernel
-        parts = 2 if is_complex(kernel.dtype_matrix) else 1
-        entry = parts * real_bytes(kernel.dtype_matrix)
+        entry = itemsize(kernel.dtype_matrix)
         self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for array, size in (("%values", entry), ("%indices", kernel.index_bytes)):
             base = self.new(f"getelementptr [{size} x i8], ptr {array}, i64 %last")
@@ -277,7 +276,7 @@ class _Writer:
 
     def _products(self) -> list[tuple[int, int]]:
         """List the sums of a row: by part of the matrix's entries, and by vector."""
-        parts = 2 if is_complex(self.kernel.dtype_matrix) else 1
+        parts = parts_of(self.kernel.dtype_matrix)
         return [(part, k) for part in range(parts) for k in range(len(self.lengths))]
 
     def _entries(self) -> None:
@@ -311,7 +310,6 @@ class _Writer:
         return [self.new(f"fadd {self.vector(k)} {a}, {turned[k]}") for k, a in enumerate(row)]
 
     def _finish(self, row: list[str], factors: dict[str, list[list[str]]]) -> None:
-        """Write Y."""
         kernel = self.kernel
         X: list[str] = []
         if kernel.shift != "none" or any("x" in name for name in kernel.dots):

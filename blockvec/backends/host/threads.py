@@ -81,7 +81,6 @@ def run_in_threads(work: Callable[[int], None], n_items: int) -> None:
             work(item)
 
     crew = _workers().start(drain, n_threads)
-    errors = []
     try:
         drain()  # the caller works, too
     finally:
@@ -132,11 +131,9 @@ class _Workers:
         """Start a job on up to ``n_running - 1`` threads in the caller's context, options included."""
         self.keep_off_this_core(n_running)
         crew: list[_Worker] = []
-        try:
+        with contextlib.suppress(RuntimeError):  # the system allows no more threads: these do all the work
             while len(crew) < n_running - 1:
                 crew.append(self._take())
-        except RuntimeError:  # the system allows no more threads: these do all the work
-            pass
         for worker in crew:
             worker.job = functools.partial(contextvars.copy_context().run, job)
             worker.wanted.release()

@@ -186,14 +186,10 @@ SPARE: Sequence[Recipe] = tuple(
 )
 
 
-def _tile(width: int, most: int) -> int:
-    return ceil_div(width, ceil_div(width, most))
-
-
 @functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
     """List configurations with the different tiles, and the cycles per row, which they are sorted by."""
-    sides = [{_tile(width, most) for most in SIDES} for width in (problem.M, problem.N)]
+    sides = [{ceil_div(width, ceil_div(width, most)) for most in SIDES} for width in (problem.M, problem.N)]
     found = []
     for tm, tn in sorted(itertools.product(*sides)):
         a, b = operands_of(problem, tm, tn)

@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.elementwise import (
-    THREADS,
-    ColumnDots,
-    axpby_kernel,
-    fold_kernel,
-    philox_kernel,
-)
+from blockvec.kernels.elementwise import THREADS, ColumnDots, axpby_kernel, fold_kernel, philox_kernel
 from blockvec.kernels.problem import is_complex, promote
 from blockvec.kernels.source import Kernel
 

@@ -15,11 +15,7 @@ from blockvec.kernels.device import DeviceInfo, host_device
 from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES, families_of
 from blockvec.kernels.family import choose
 from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
-from blockvec.kernels.problem import (
-    SpmmvProblem,
-    TsmmProblem,
-    TsmttsmProblem,
-)
+from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.sell import SpmmvSell
 from tests.devices import DEVICES, H200, needs_compiler, resources_of
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting

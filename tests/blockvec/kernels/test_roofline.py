@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.roofline import (
-    Ceilings,
-    Traffic,
-    flops,
-    memory_time,
-    traffic,
-)
+from blockvec.kernels.roofline import Ceilings, Traffic, flops, memory_time, traffic
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 dtypes = st.sampled_from(DTYPES)

@@ -19,14 +19,7 @@ from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as DotFma
 from blockvec.kernels.dense.tsmttsm_mma_ring import TsmttsmMmaConfig as Dots
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, is_complex
-from tests.blocks import (
-    UNIT_ROUNDOFF,
-    address,
-    aligned,
-    counters_are_ready,
-    draw,
-    sectors_in_part,
-)
+from tests.blocks import address, aligned, counters_are_ready, draw, sectors_in_part
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
 from tests.devices import H200
@@ -113,11 +106,7 @@ CASES: list[tuple[Any, ...]] = [
     # three real products: uneven shares, triangles, rows that begin in one bank, and views
     (dot(9, 20, "complex128", K=61), Dot3m(16, 2, 1, 2, 2), 2),
     (dot(20, 9, "complex128", K=61, conj=False), Dot3m(16, 2, 2, 1, 2), 2),
-    (
-        dot(12, 9, "complex128", K=61, alpha="general", beta="general"),
-        Dot3m(16, 2, 1, 1, 2),
-        2,
-    ),
+    (dot(12, 9, "complex128", K=61, alpha="general", beta="general"), Dot3m(16, 2, 1, 1, 2), 2),
     (dot(2, dtype="complex128", K=333), Dot3m(32, 2, 1, 1, 4, fold=4), 3),
     (dot(20, dtype="complex128", K=61, same=True), Dot3m(16, 2, 1, 1, 2), 2),
     (dot(39, dtype="complex128", K=61, same=True, conj=False), Dot3m(16, 2, 2, 2, 2), 2),
@@ -133,11 +122,7 @@ CASES: list[tuple[Any, ...]] = [
     (dot(5, K=151, lda=9, align_a=8, same=True), Dots(32, 3, 1, 1, 4, producers=4), 2),
     # boxes: every offset modulo 16 bytes, more rows a product, stages in turn, few rows, triangles
     (dot(37, 25, "float32", K=151, lda=61, ldb=25, align_a=4), Dots(32, 3, 1, 1, 4), 2),
-    (
-        dot(11, 21, "complex64", K=151, lda=13, ldb=22, align_a=8, align_b=8),
-        Dots(48, 2, 1, 1, 2),
-        2,
-    ),
+    (dot(11, 21, "complex64", K=151, lda=13, ldb=22, align_a=8, align_b=8), Dots(48, 2, 1, 1, 2), 2),
     (dot(41, 42, "complex128", K=51, lda=43, ldb=42), Dot3m(16, 3, 2, 2, 2, unroll=1, ahead=True), 2),
     (dot(49, K=3, lda=50, align_a=8, same=True), Dots(16, 2, 1, 2, 2), 1),
     (dot(50, dtype="complex64", K=150, lda=51, align_a=8, same=True), Dot3m(32, 3, 2, 2, 2), 2),
@@ -145,11 +130,7 @@ CASES: list[tuple[Any, ...]] = [
     (dot(7, 5, "float32", K=211), Dots(48, 2, 1, 1, 2), 3),
     (dot(1, dtype="float32", K=1003), Dots(64, 2, 1, 1, 4, fold=8), 3),
     (dot(20, 9, "complex64", K=61, alpha="general", beta="general"), Dots(16, 2, 2, 1, 2), 2),
-    (
-        dot(13, 3, "float32", K=151, lda=61, ldb=5, align_a=4, align_b=4),
-        Dots(32, 3, 1, 1, 4, producers=4),
-        2,
-    ),
+    (dot(13, 3, "float32", K=151, lda=61, ldb=5, align_a=4, align_b=4), Dots(32, 3, 1, 1, 4, producers=4), 2),
     (dot(5, 6, "complex64", K=151, lda=9, align_a=4), Dots(32, 3, 1, 1, 4, producers=4), 2),
     # a thread per row; pairs of odd rows as vectors; C in registers
     (combine(4, K=333), CombineFma(1, 4, 2, 2, 4, 2, "registers", teams=2)),
@@ -234,34 +215,26 @@ CASES: list[tuple[Any, ...]] = [
     (combine(33, 5, K=101), Sweep(32, 3, 4, 2), 3),
     (combine(32, 16, K=101, beta="one"), Sweep(64, 2, 4, 1), 2),
     (combine(21, 7, "complex128", K=61, alpha="general", beta="general"), Sweep(16, 2, 4, 2), 3),
-    (
-        combine(53, 3, K=61, lda=55, ldb=9, align_a=8, align_b=8, alpha="general"),
-        Sweep(16, 2, 4, 4),
-        1,
-    ),
+    (combine(53, 3, K=61, lda=55, ldb=9, align_a=8, align_b=8, alpha="general"), Sweep(16, 2, 4, 4), 1),
     (combine(24, 16, K=61, ldb=24, inplace=True), Sweep(32, 2, 4, 2), 2),
     (sweep(33, 5, K=101), Sweep(32, 3, 4, 2), 3),
     (sweep(64, 16, K=133), Sweep(16, 3, 4, 4), 2),
     (sweep(20, 9, "complex128", K=61), Sweep(16, 3, 4, 2), 2),
     (sweep(30, 4, "complex128", K=61, lda=31, ldb=31), Sweep(8, 2, 4, 4), 2),
-    (
-        sweep(5, 8, K=61, lda=13, ldb=13, align_a=8, align_b=8),
-        Sweep(64, 2, 4, 1),
-        1,
-    ),
+    (sweep(5, 8, K=61, lda=13, ldb=13, align_a=8, align_b=8), Sweep(64, 2, 4, 1), 1),
 ]
 
 
 # ---- the kernels
 
 
-def drawn(p: Any, rng: np.random.Generator, exact: bool = True) -> tuple[list[np.ndarray], list[Any]]:
+def drawn(p: Any, rng: np.random.Generator) -> tuple[list[np.ndarray], list[Any]]:
     """Draw the operands in the order of the kernels, and the memory of the tall ones."""
     lds, aligns = ((p.lda, p.ldb), (p.align_a, p.align_b))
     types = [p.dtype_a, getattr(p, "dtype_b", p.dtype)]
 
     def tall(i: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        return aligned(draw(rng, (p.K, width), types[i], exact), lds[i], aligns[i])
+        return aligned(draw(rng, (p.K, width), types[i]), lds[i], aligns[i])
 
     (A, memory_a), own = tall(0, p.M), getattr(p, "same", False) or getattr(p, "inplace", False)
     B, memory_b = (A[:, : p.N], memory_a) if own else tall(1, p.N)
@@ -269,7 +242,7 @@ def drawn(p: Any, rng: np.random.Generator, exact: bool = True) -> tuple[list[np
     if isinstance(p, TsmttsmProblem):
         return [A, A if p.same else B, draw(rng, (p.M, p.N), p.dtype)], tall_memory
     if isinstance(p, TsmmProblem):
-        return [A, draw(rng, (p.M, p.N), p.dtype_c, exact), B], tall_memory
+        return [A, draw(rng, (p.M, p.N), p.dtype_c), B], tall_memory
     return [A, B, draw(rng, (p.M, p.N), p.dtype), draw(rng, (p.N, p.N), p.dtype)], tall_memory
 
 
@@ -344,24 +317,3 @@ def test_a_kernel_is_exact_repeats_bit_for_bit_and_writes_nothing_else(case: Any
         if isinstance(config, Mma):
             is_staged = not is_complex_kernel(p, config, shape_of(p, H200)) and prefetches_ends(p)
             assert kernel.prefetched == (len(sectors_in_part(operands[2])) if is_staged else 0)
-
-
-# ---- three real products for a complex one
-
-
-@needs_host_compiler
-@pytest.mark.parametrize("small", ["real", "imaginary", "columns", "opposite"])
-def test_errors_are_bounded_where_parts_differ_in_size(small: str) -> None:
-    p, config = combine(45, 17, "complex128", K=97), Combine3m(4)
-    (A, C, B), _ = drawn(p, np.random.default_rng(3), exact=False)
-    for host in (A, C):
-        if small == "columns":
-            host *= 10.0 ** -np.linspace(0, 14, host.shape[1])
-        elif small == "opposite":
-            host.imag = -host.real * (1 + 1e-12)
-        else:
-            getattr(host, "real" if small == "real" else "imag")[...] *= 1e-12
-    run(p, config, 2, [A, C, B], 1, 0)
-    error = np.abs(B - A.astype(np.clongdouble) @ C.astype(np.clongdouble))
-    length = 8 + 6 * p.M  # additions of real numbers, at most
-    assert np.all(error <= 4 * UNIT_ROUNDOFF[p.dtype] * (2 + np.sqrt(length)) * (np.abs(A) @ np.abs(C)))
