@@ -141,7 +141,7 @@ def _by_lanczos(
     run, steps, x = Recurrences(cast(Any, op), start.copy()), FIRST_STEPS, points(*bounds)
     expected = f(x, is_strict=False)
     unit = float(np.finfo(X.dtype).eps) / 2
-    least = LEAST_TOL * unit
+    least, size = LEAST_TOL * unit, max(map(abs, bounds))
     tol = max(tol, least)
     while True:
         run.extend(steps)
@@ -149,7 +149,7 @@ def _by_lanczos(
         for k, T in enumerate(run.projected()):
             if norms[k]:  # of others the result is zero
                 theta, S = scipy.linalg.eigh_tridiagonal(*T)
-                columns.append((k, T, theta, values := f(theta), S[0]))
+                columns.append((k, T, theta, values := f(theta), S[[0, -1]]))
                 found[: len(theta), k] = S @ (values * S[0])
                 largest = max(largest, float(np.abs(values).max()))
         error, is_last = float(np.abs(found[-LAST:]).max()) / (largest or 1.0), steps >= MOST_STEPS
@@ -157,17 +157,20 @@ def _by_lanczos(
             errors = [0.0]
             for k, T, theta, *_ in columns:
                 if len(T[0]) == steps:
-                    between = (theta[1:] + theta[:-1])[np.diff(theta) > least * np.abs(theta).max()] / 2
+                    between = (theta[1:] + theta[:-1])[np.diff(theta) > least * size] / 2
                     each = np.append(expected, f(between, is_strict=False)), np.append(x, between)
                     errors.append(missed(*each, T, found[:, k], 0.5))
             error = max(least, UNSURE * max(errors) / (largest or 1.0))
         if error <= tol or is_last:
             break
         steps = min(math.ceil(BETWEEN_LOOKS * steps), MOST_STEPS)
-    for _, _, theta, values, weights in columns:  # f may jump at an eigenvalue
-        for by in (-MOVED * unit, MOVED * unit):
-            moved = np.clip(theta + by * np.abs(theta).max(), *bounds)
-            change = np.linalg.norm(np.nan_to_num(f(moved, is_strict=False) - values) * weights)
+    betas = run.coefficients()[1]
+    for k, T, theta, values, (first, last) in columns:  # f may jump at an eigenvalue
+        end = len(T[0])  # where a space has ended, but for a remainder
+        rest = MOVED * unit * size + (betas[end - 1, k] * np.abs(last) if end < steps else 0.0)
+        for moved in (theta - rest, theta + rest):
+            moved = np.clip(moved, *bounds)
+            change = np.linalg.norm(np.nan_to_num(f(moved, is_strict=False) - values) * first)
             error = max(error, float(change) / (largest or 1.0))
     # The same vectors need the same arithmetic: a complex f has two sums of real ones.
     parts = [found.real, found.imag] if expected.dtype.kind == "c" else [found]
