@@ -42,6 +42,7 @@ BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks
 UNSURE = 2.0  # errors of Lanczos in units of the most that one eigenvalue adds to them
 LAST = 3  # coefficients that are small where a polynomial may be near f
 MOST_STEPS = 3000  # Lanczos steps at most: the eigenvalues of T take a second then
+MOVED = 16.0  # u ||A||: errors of eigenvalues by rounding
 LEAST_TOL = 30.0  # units of roundoff: the least error of a result of Lanczos
 CYCLE = 20  # vectors; SciPy's default
 STRUCTURES = {"general": False, "gen": False, "hermitian": True, "her": True}
@@ -80,7 +81,8 @@ def funm_multiply(
     return_info : bool
         Return a dictionary as well. ``method`` is "chebyshev" or "lanczos", `degree` the degree or the steps;
         ``error_bound`` is relative as `tol`, for Lanczos an estimate: twice what an eigenvalue anywhere
-        within `bounds`, found or not, may add to the error. The others are as in `expm_multiply`.
+        within `bounds`, found or not, may add to the error, or what f changes by where rounding errors move
+        eigenvalues. The others are as in `expm_multiply`.
     shape, dtype, device, like, comm
         As for `eigsh`; results as in `expm_multiply`.
 
@@ -138,28 +140,42 @@ def _by_lanczos(
     start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
     run, steps, x = Recurrences(cast(Any, op), start.copy()), FIRST_STEPS, points(*bounds)
     expected = f(x, is_strict=False)
-    least = LEAST_TOL * float(np.finfo(X.dtype).eps) / 2
+    unit = float(np.finfo(X.dtype).eps) / 2
+    least, size = LEAST_TOL * unit, max(map(abs, bounds))
     tol = max(tol, least)
     while True:
         run.extend(steps)
-        found, largest = np.zeros((steps, len(norms)), expected.dtype), 0.0
-        columns = [(k, T) for k, T in enumerate(run.projected()) if norms[k]]  # of others the result is zero
-        for k, T in columns:
-            theta, S = scipy.linalg.eigh_tridiagonal(*T)
-            values = f(theta)
-            found[: len(theta), k] = S @ (values * S[0])
-            largest = max(largest, float(np.abs(values).max()))
+        found, largest, columns = np.zeros((steps, len(norms)), expected.dtype), 0.0, list[Any]()
+        for k, T in enumerate(run.projected()):
+            if norms[k]:  # of others the result is zero
+                theta, S = scipy.linalg.eigh_tridiagonal(*T)
+                columns.append((k, T, theta, values := f(theta), S[[0, -1]]))
+                found[: len(theta), k] = S @ (values * S[0])
+                largest = max(largest, float(np.abs(values).max()))
         error, is_last = float(np.abs(found[-LAST:]).max()) / (largest or 1.0), steps >= MOST_STEPS
         if error <= tol or is_last:  # where A maps a space into itself, fewer steps are exact
-            errors = [missed(expected, x, T, found[:, k], 0.5) for k, T in columns if len(T[0]) == steps]
-            error = max(least, UNSURE * max(errors, default=0.0) / (largest or 1.0))
+            errors = [0.0]
+            for k, T, theta, *_ in columns:
+                if len(T[0]) == steps:
+                    between = (theta[1:] + theta[:-1])[np.diff(theta) > least * size] / 2
+                    each = np.append(expected, f(between, is_strict=False)), np.append(x, between)
+                    errors.append(missed(*each, T, found[:, k], 0.5))
+            error = max(least, UNSURE * max(errors) / (largest or 1.0))
         if error <= tol or is_last:
             break
         steps = min(math.ceil(BETWEEN_LOOKS * steps), MOST_STEPS)
+    betas = run.coefficients()[1]
+    for k, T, theta, values, (first, last) in columns:  # f may jump at an eigenvalue
+        end = len(T[0])  # where a space has ended, but for a remainder
+        rest = MOVED * unit * size + (betas[end - 1, k] * np.abs(last) if end < steps else 0.0)
+        for moved in (theta - rest, theta + rest):
+            moved = np.clip(moved, *bounds)
+            change = np.linalg.norm(np.nan_to_num(f(moved, is_strict=False) - values) * first)
+            error = max(error, float(change) / (largest or 1.0))
     # The same vectors need the same arithmetic: a complex f has two sums of real ones.
     parts = [found.real, found.imag] if expected.dtype.kind == "c" else [found]
     totals, again = [start.like() for _ in parts], Recurrences(cast(Any, op), start)
-    length = max((len(T[0]) for _, T in columns), default=1)
+    length = max((len(T[0]) for _, T, *_ in columns), default=1)
     for k in range(length):
         again.extend(k)
         v = cast(BlockVector, again.vectors)

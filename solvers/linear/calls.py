@@ -247,7 +247,12 @@ def _preconditioner(M: Any, A: Any, dtype: Any) -> Any:
         given = as_operator(M, device=None if is_on_gpu(M) else A.device, layout=A.layout)
         if np.result_type(given.dtype, dtype) == dtype:
             return given
-        M = lambda X: given.apply(BlockVector(X, layout=A.layout)).array  # noqa: E731
+
+        def product(X: Array) -> Array:
+            Y: Array = given.apply(BlockVector(X, layout=A.layout)).array
+            return Y if Y.dtype.kind == dtype.kind else Y.real.copy()  # positive definite as M is
+
+        M = product
     return as_operator(M, shape=A.shape, dtype=dtype, device=A.device, layout=A.layout)
 
 

@@ -60,6 +60,7 @@ FEW_STEPS = 8  # of Lanczos, for a norm
 CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
+EQUAL_TOLERANCE = 1e-10  # the same where that is about the last one
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A from which on blocks take less time than single columns: by 1.34 in the mean of 48 solves on
 # two cores, of matrices drawn at random; from a million on or of 4 columns they took 1.06 times as long.
@@ -300,7 +301,7 @@ def inverse(task: Task) -> Triplets:
     if verify != "never" and last <= 0:
         found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
     elif verify != "never":
-        _search(task, operator, found, (1 + SEARCH_TOLERANCE) / last**2)
+        _search(task, operator, found, 1 / last**2)
     return found
 
 
@@ -308,7 +309,11 @@ def _search(task: Task, operator: Operator, found: Triplets, most: float) -> Non
     """Look for an eigenvalue of an operator above a number in the complement of the right vectors."""
     if found.V.n_cols == task.pair.shape[1]:
         found.verified(Verification.NOT_NEEDED, "not needed: these are all values")
-    elif _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE) > most:
+        return
+    following = _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE)
+    if abs(following - most) <= SEARCH_TOLERANCE * most:  # one of equal values, or a more wanted one
+        following = _largest_eigenvalue(task, operator, found.V, EQUAL_TOLERANCE)
+    if following > most:
         found.verified(Verification.UNDECIDED, "found 1 more", 1)
     else:
         text = "passed: the next value is less wanted than the last one"

@@ -358,6 +358,14 @@ def test_a_tolerance_that_is_not_reached_is_a_warning(monkeypatch: pytest.Monkey
         funm_multiply(np.sqrt, models.laplace1d(n=500), np.ones(500), domain=(0, None))
 
 
+def test_a_jump_at_an_eigenvalue_is_no_silent_error() -> None:
+    Q, values = np.linalg.qr(normal(0, 40, 40))[0], np.r_[np.zeros(4), np.linspace(-2, 2, 36)]
+    b = normal(1, 40)
+    with pytest.warns(ConvergenceWarning, match="of Lanczos reach an error of"):
+        found, info = funm_multiply(np.sign, Q * values @ Q.T, b, return_info=True)
+    assert np.linalg.norm(found - Q * np.sign(values) @ Q.T @ b) <= info["error_bound"] * np.linalg.norm(b)
+
+
 def test_krylov_spaces_are_restarted_until_they_converge() -> None:
     rng, n = np.random.default_rng(11), 120
     A = rng.standard_normal((n, n)) / 4

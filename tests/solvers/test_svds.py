@@ -93,6 +93,14 @@ def test_all_values_of_a_matrix_can_be_asked_for(shape: tuple[int, int], which: 
     np.testing.assert_allclose(result.u * result.s @ result.vh, A, atol=1e-12)
 
 
+@pytest.mark.parametrize("gap", [3e-5, 1e-8])
+def test_a_missed_copy_just_below_the_last_value_is_found(gap: float) -> None:
+    A = sp.diags_array(np.r_[1, 1, 1 + gap, np.linspace(2, 9, 2497)])
+    result = svds(A, 2, which="SM", rng=0, return_info=True, on_unconverged="return")
+    assert result.info["method"] == "inverse"
+    assert result.info["missing"] == 1 or abs(result.s - 1).max() <= 1e-12
+
+
 @pytest.mark.parametrize("solver", ["auto", "lanczos", "dense"])
 def test_zeros_are_singular_values(solver: str) -> None:
     A = random_sparse(2, 300, 200, 8).toarray()

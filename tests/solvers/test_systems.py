@@ -212,6 +212,9 @@ def test_operators_of_vectors_and_wider_preconditioners_are_taken(way: str) -> N
     assert len(told) == 3  # once per call
     X, info = cg(STIFF, drawn(3, "D"), M=FactorPreconditioner(STIFF))
     assert (X.dtype, info) == ("D", 0)
+    turned = INVERSE + 0.1j * sp.diags_array([1.0, -1.0], offsets=[1, -1], shape=(N, N)) / abs(STIFF).max()
+    X, info = cg(STIFF, drawn(3), M=turned)
+    assert (X.dtype, info) == ("d", 0)
 
 
 @pytest.mark.parametrize(
