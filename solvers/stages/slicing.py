@@ -50,7 +50,7 @@ FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 MANY = 8  # values that rarely are all on one side of a shift amid them
 HALVINGS = 5  # of a range with an empty side in succession: many copies are on one side of every shift
 NUDGES = 6  # places that are tried for a shift whose factors do not count
-NUDGE = 0.01  # distance of such places, in shares of the range
+NUDGE = 0.031  # distance of such places, in shares of the range
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
 NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
