@@ -249,6 +249,7 @@ def info_tells_the_share_of_each_process(comm: Any, folder: Path) -> None:
     assert own["reductions"] >= result.info["reductions"]
     assert own["bytes_sent"] > own["products"] * own["halo_rows"] * 8
     assert 0 < own["product_s"] + own["exchange_s"] + own["reduction_s"] <= result.info["time_s"]
+    assert own["gpu_s"] == dict.fromkeys(("product", "exchange", "reduction"), 0.0)
     assert "processes" not in eigsh(A, 2, rng=0, return_info=True).info
 
 

@@ -310,7 +310,7 @@ def cupy(place: str) -> Any:
 BACKEND: Any = SimpleNamespace(
     name="cuda:0",
     device_id=0,
-    device=SimpleNamespace(fingerprint="pretended"),
+    device="pretended",
     xp=SimpleNamespace(
         cuda=SimpleNamespace(get_current_stream=lambda: STREAM),
         take=lambda a, rows, axis, out: STREAM.put(lambda: np.take(a, rows, axis, out)) or out,

@@ -109,11 +109,6 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
-    @property
-    def may_be_queued(self) -> bool:
-        """Whether steps may be queued without waiting: between equal GPUs, with matrices, in no `profile`."""
-        return self._halo is not None and self._halo.is_queued and self.own.is_recordable
-
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:
             raise ShapeError(

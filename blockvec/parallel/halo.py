@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
-from .communicator import Communicator, Message, MpiCommunicator, share
+from .communicator import Communicator, Message, MpiCommunicator
 from .host_memory import Exchange, HostCopies, copy_rows
 from .layout import RowLayout
 from .peer_copies import PeerCopies
@@ -28,7 +28,6 @@ class Halo:
 
     All processes of a layout make their plans together; `wanted` are the rows of other processes, ascending
     and distinct. `wanted_rows` and `sent_rows` count what this process receives and sends per exchange.
-    `is_queued` tells whether exchanges and sums are queued on streams of equal GPUs.
     """
 
     def __init__(self, layout: RowLayout, wanted: NDArray[np.int64], backend: Backend) -> None:
@@ -45,11 +44,9 @@ class Halo:
         self._sent = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
         self._buffers: dict[tuple[int, str], Buffers] = {}
-        self._is_on_host, self.is_queued = backend.name == "cpu", False
+        self._is_on_host = backend.name == "cpu"
         if not self._is_on_host:
             self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
-            by_nccl = getattr(self._comm, "gpu_route", "").startswith("NCCL")
-            self.is_queued = by_nccl and len(set(share(self._comm, backend.device.fingerprint))) == 1
 
     def _rows(self, rows: NDArray[np.int64]) -> slice | Array:
         """Convert row numbers to a range where they are one, which needs no copy of the rows."""

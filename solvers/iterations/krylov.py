@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from blockvec import Profile
@@ -320,8 +319,10 @@ class BlockKrylov:
     @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
-        w, keep = self.w, len(kept)
-        self._rotate(scipy.linalg.block_diag(ritz.Y[:, kept], np.eye(w)))
+        w, keep, m = self.w, len(kept), len(ritz.Y)
+        C = np.zeros((m + w, keep + w), ritz.Y.dtype)
+        C[:m, :keep], C[m:, keep:] = ritz.Y[:, kept], np.eye(w)
+        self._rotate(C)
         self.H[...] = 0
         self.H[:keep, :keep] = np.diag(ritz.theta[kept])
         self.H[keep : keep + w, :keep] = ritz.B[:, kept]

@@ -20,7 +20,6 @@ import scipy.sparse as sp
 
 from blockvec import (
     BlockVector,
-    DistributedOperator,
     Recorder,
     RowLayout,
     as_operator,
@@ -142,43 +141,6 @@ def complex_matrices_and_copies_of_multiple_values_are_solved(comm: Any, folder:
     assert np.array_equal(host(again), host(several.eigenvalues))
     only = eigsh(generator, 10, which="SA", rng=0, comm=comm, device="gpu", return_eigenvectors=False)
     assert np.allclose(host(only), host(again), rtol=1e-9)
-
-
-@work
-def queued_steps_repeat_their_bits_and_find_both_copies(comm: Any, folder: Path) -> None:
-    """Values of a doubled matrix by each method, as one GPU finds them; steps are queued with split rows."""
-    A = models.model("laplace3d:n=14")
-    doubled = sp.csr_array(sp.block_diag([A, A]))
-    layout = RowLayout.equal(doubled.shape[0], comm)
-    op: Any = as_operator(doubled, device="gpu", layout=layout)
-    assert op.may_be_queued
-    for method in ("lanczos", "filter", "jd"):
-        options: dict[str, Any] = {"which": "SA", "method": method, "rng": 3, "return_info": True}
-        first, again = (eigsh(op, 8, **options) for _ in range(2))
-        assert np.array_equal(host(first.eigenvalues), host(again.eigenvalues))
-        assert np.array_equal(host(first.eigenvectors), host(again.eigenvectors))
-        alone = eigsh(doubled, 8, device="gpu", **options)
-        check(doubled, first, comm, host(alone.eigenvalues), 1e-9)
-
-
-@work
-def a_failure_in_queued_steps_is_raised_on_all(comm: Any, folder: Path) -> None:
-    A, run, calls = models.model("laplace3d:n=30"), DistributedOperator._run, list[float]()
-    options: dict[str, Any] = {"which": "SA", "rng": 0, "method": "lanczos", "ncv": 40, "device": "gpu"}
-
-    def fails(*given: Any) -> None:
-        calls.append(time.monotonic())
-        if len(calls) == 30 and communicator(comm).rank == 1:  # type: ignore[union-attr]
-            raise MemoryError("no more blocks")
-        run(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DistributedOperator, "_run", fails)
-        with pytest.raises(MemoryError, match="rank 1: no more blocks"):
-            eigsh(A, 8, comm=comm, **options)
-    assert time.monotonic() - calls[-1] < 5
-    found, alone = (host(eigsh(A, 8, comm=split, **options)[0]) for split in (comm, None))
-    assert np.abs(found - alone).max() <= 1e-8
 
 
 @work

@@ -57,7 +57,9 @@ def run_dealt(M: int, N: int, dtype: str) -> None:
         if family.name == "tsmm_3m":
             first_rows = config.warps * ROWS_3M
         else:
-            teams = config.teams * config.blocks if family.name == "tsmm_fma" else config.groups
+            teams = (
+                config.teams * config.blocks if family.name == "tsmm_fma" else config.warps // config.split
+            )
             first_rows = config.stages * teams * config.rows
         if len(a) <= few.multiprocessors * first_rows:
             raise SystemExit(f"{family.name}: too few rows to ask for more")

@@ -14,10 +14,7 @@ import pytest
 from blockvec import RowLayout, as_operator, models
 from blockvec.errors import DeviceError
 from blockvec.parallel import agreement, choose_gpu, launch
-from solvers import eigsh
-from solvers.iterations import steps
 from tests.contract.blocks import ThreadComm, in_parallel
-from tests.pretended_cupy import bare
 from tests.pretended_gpu import pretended_gpu
 
 
@@ -112,32 +109,3 @@ def test_processes_that_come_in_time_are_met_in_silence() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         launch.await_all(comm_of(5))
-
-
-@pytest.mark.parametrize("method", ["lanczos", "filter"])
-def test_steps_between_equal_gpus_are_queued_with_the_same_results(
-    monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    queued: list[int] = []
-    queue = steps.QueuedKrylov._queue
-    monkeypatch.setattr(steps.QueuedKrylov, "_queue", lambda *given: (queued.append(1), queue(*given)))
-    generator = models.generator("laplace3d:n=7")
-
-    def solve(comm: Any) -> Any:
-        options: dict[str, Any] = {"block_size": 2, "rng": 0, "device": "cuda:0", "return_info": True}
-        return eigsh(generator, 7, which="SA", method=method, comm=comm, **options)
-
-    with pretended_gpu():
-        one_by_one = in_parallel(2, solve)
-        assert not queued
-        monkeypatch.setattr(ThreadComm, "gpu_route", "NCCL", raising=False)
-        found = in_parallel(2, solve)
-    assert queued
-    values = [bare(result.eigenvalues) for result in found]
-    for share in found[0].info["processes"]:
-        assert set(share["gpu_s"]) == {"product", "exchange", "reduction"}
-        assert all(seconds > 0 for seconds in share["gpu_s"].values())
-    np.testing.assert_array_equal(*values)
-    assert np.abs(values[0] - bare(one_by_one[0].eigenvalues)).max() <= 1e-10
-    expected = np.linalg.eigvalsh(generator.matrix().toarray())[:7]
-    assert np.abs(values[0] - expected).max() <= 1e-10
