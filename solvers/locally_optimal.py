@@ -190,7 +190,7 @@ class _Lobpcg:
             self._orthonormal(0, begin, "Y")
         theta = self._restart()
         self.thetas, self.norms = [theta], []
-        least, best, active = np.inf, -1, np.ones(k, bool)
+        least, best = np.inf, -1
         for iteration in range(maxiter + 2):  # the last time for the residuals alone
             R, norms = self._residuals(theta)
             self.norms.append(norms)
@@ -201,7 +201,7 @@ class _Lobpcg:
             elif mean > growth * least:
                 self.directions = 0
                 self._apply(begin, k)
-            active &= norms > limit
+            active = norms > limit
             if self.verbosity:
                 print(f"iteration {iteration}\ncurrent block size: {active.sum()}")
                 print(f"eigenvalue(s):\n{theta}\nresidual norm(s):\n{norms}")
@@ -223,8 +223,11 @@ class _Lobpcg:
                 f"requested tolerance {limit}.\nUse iteration {best} instead with accuracy \n{least}.\n"
             )
         self.theta = self._restart()
-        self.X = self.S[:, begin : begin + k].copy()
         _, norms = self._residuals(self.theta)
+        if norms.max() > limit >= self.norms[best].max():  # vectors of one eigenvalue were mixed
+            self.theta, norms = self.thetas[best], self.norms[best]
+        else:
+            self.X = self.S[:, begin : begin + k].copy()
         self.thetas, self.norms = [*self.thetas[: best + 1], self.theta], [*self.norms[: best + 1], norms]
         if norms.max() > limit:
             found.append(
