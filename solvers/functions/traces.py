@@ -48,6 +48,7 @@ MOST_DENSE_ROWS = 4096  # rows up to which all eigenvalues take less time than r
 BASIS = 32  # columns of Q: those of least products were 16 to 128, which vary little between
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
+MOVED = 8.0  # eps ||A||: errors of eigenvalues by rounding
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
 GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
@@ -234,11 +235,15 @@ class Sampler:
     def _from_eigenvalues(self) -> TraceEstimate:
         theta = np.linalg.eigvalsh(to_host(dense_matrix(self.op, empty_block(self.op))))
         values = self.f(theta)
-        # Moved by their errors, inwards.
-        moved = theta + self.unit * np.abs(theta).max() * np.sign(theta.mean() - theta)
-        error = self.unit * float(np.abs(values).sum()) + float(np.linalg.norm(self.f(moved) - values))
+        error = self.unit * float(np.abs(values).sum()) + self._moved(theta, values, np.ones(self.n))
         why, products = f"from all {self.n} eigenvalues", self.products + self.n
         return TraceEstimate(values.sum().item(), error, products, 0, "dense", why)
+
+    def _moved(self, theta: Any, values: Any, weights: Any) -> float:
+        """Compute what a sum over eigenvalues changes by where rounding moves these, across jumps of f."""
+        reach = MOVED * self.unit * np.abs(theta).max(initial=0.0)
+        changes = (self.f(theta + by, is_strict=False) - values for by in (-reach, reach))
+        return max(float(abs(weights @ np.nan_to_num(change))) for change in changes)
 
     def _from_samples(self, method: str) -> TraceEstimate:
         inner, Q, columns = None, None, 0
@@ -272,6 +277,7 @@ class Sampler:
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         count, variance = len(parts), np.var(parts, ddof=LOST).item()
+        doubt += self._moved(sample.theta, sample.f, sample.weights) / count
         # Quadratures have errors of up to eps per step.
         rounding = self.unit * self.steps * float(sample.weights @ np.abs(sample.f)) / count
         error, limit = math.hypot(math.sqrt(variance / count), doubt, rounding), self.limit_of(value)

@@ -210,6 +210,15 @@ def test_kinks_that_no_node_sees_are_within_the_error() -> None:
         assert abs(estimate.value - f(values).sum()) <= 2 * estimate.error
 
 
+@pytest.mark.parametrize("method", ["dense", "quadrature"])
+def test_eigenvalues_that_rounding_moves_across_a_jump_are_within_the_error(method: str) -> None:
+    rng = np.random.default_rng(0)
+    w, Q = np.r_[np.zeros(3), rng.uniform(-1, 1, 57)], np.linalg.qr(rng.standard_normal((60, 60)))[0]
+    for f in (np.sign, lambda x: 1.0 * (x > 0)):
+        estimate = trace(f, Q * w @ Q.T, atol=9, method=method, rng=0)
+        assert abs(estimate.value - f(w).sum()) <= 2 * estimate.error
+
+
 def test_rounding_errors_are_within_the_reported_one() -> None:
     A = sp.diags_array(np.linspace(-1, 1, 1000)).tocsr()  # random signs give its trace without a spread
     for seed in range(3):
