@@ -70,7 +70,7 @@ def traffic(problem: Problem) -> Traffic:
                 tall += K * N * itemsize(problem.dtype_b)
             return Traffic(tall + (size_c if problem.beta != "zero" else 0), size_c)
         case TsmmProblem(K=K, M=M, N=N) | SweepProblem(K=K, M=M, N=N):
-            rows = K + N * isinstance(problem, SweepProblem)  # of B, and of its Gram matrix
+            rows = K + N * isinstance(problem, SweepProblem)  # rows of B, and those of its Gram matrix
             read = K * M * itemsize(problem.dtype_a) + M * N * itemsize(problem.dtype_c)
             read += K * N * itemsize(problem.dtype) if problem.beta != "zero" else 0
             return Traffic(read, rows * N * itemsize(problem.dtype))

@@ -35,14 +35,13 @@ from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
 from .operands import operands
-from .series import MOST_DEGREE, Sums, checked, described, interpolation, missed, points
+from .series import MOST_DEGREE, MOVED, Sums, changes, checked, described, interpolation, missed, points
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks
 UNSURE = 2.0  # errors of Lanczos in units of the most that one eigenvalue adds to them
 LAST = 3  # coefficients that are small where a polynomial may be near f
 MOST_STEPS = 3000  # Lanczos steps at most: the eigenvalues of T take a second then
-MOVED = 16.0  # u ||A||: errors of eigenvalues by rounding
 LEAST_TOL = 30.0  # units of roundoff: the least error of a result of Lanczos
 CYCLE = 20  # vectors; SciPy's default
 STRUCTURES = {"general": False, "gen": False, "hermitian": True, "her": True}
@@ -168,10 +167,8 @@ def _by_lanczos(
     for k, T, theta, values, (first, last) in columns:  # f may jump at an eigenvalue
         end = len(T[0])  # where a space has ended, but for a remainder
         rest = MOVED * unit * size + (betas[end - 1, k] * np.abs(last) if end < steps else 0.0)
-        for moved in (theta - rest, theta + rest):
-            moved = np.clip(moved, *bounds)
-            change = np.linalg.norm(np.nan_to_num(f(moved, is_strict=False) - values) * first)
-            error = max(error, float(change) / (largest or 1.0))
+        for change in changes(f, theta, values, rest, bounds):
+            error = max(error, float(np.linalg.norm(change * first)) / (largest or 1.0))
     # The same vectors need the same arithmetic: a complex f has two sums of real ones.
     parts = [found.real, found.imag] if expected.dtype.kind == "c" else [found]
     totals, again = [start.like() for _ in parts], Recurrences(cast(Any, op), start)

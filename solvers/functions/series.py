@@ -40,6 +40,7 @@ from .recurrence import Recurrence, add_multiple
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
+MOVED = 16.0  # u ||A||: errors of eigenvalues by rounding
 LOOKS = 10_000  # degree of the points where a polynomial is compared with its function
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
@@ -106,14 +107,27 @@ def interpolation(
             noise = np.abs(coefficients[3 * degree // 4 :]).max()
             if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
                 c, tail = cut(coefficients, limit)
+                if len(c) > most + 1:
+                    return None
                 # A narrow peak would be between the points.
                 difference = f(points(low, high)) / scale - np.polynomial.chebyshev.chebval(points(-1, 1), c)
-                if len(c) > most + 1 or (np.abs(difference) <= max(limit, 1e-8)).all():
-                    return [Series(c * scale, tail)] if len(c) <= most + 1 else None
+                if (np.abs(difference) <= max(limit, 1e-8)).all():
+                    return [Series(c * scale, tail)]
             degree *= 2
     except OptionError:
         pass
     return None
+
+
+def changes(
+    f: Callable[..., Any], theta: RealArray, values: Any, reach: Any, bounds: tuple[float, float] = EVERYWHERE
+) -> list[Any]:
+    """Compute what the `values` of a `checked` function change by where eigenvalues move by a reach.
+
+    Down and up, within bounds; where f is not defined, by nothing.
+    """
+    moved = (np.clip(theta + by, *bounds) for by in (-reach, reach))
+    return [np.nan_to_num(f(x, is_strict=False) - values) for x in moved]
 
 
 def missed(values: Any, x: RealArray, T: tuple[RealArray, RealArray], c: Any, power: float) -> float:

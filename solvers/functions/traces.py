@@ -37,7 +37,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .operands import generator_for, operands, random_signs
-from .series import Sums, checked, interpolation, missed, points
+from .series import MOVED, Sums, changes, checked, interpolation, missed, points
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -48,7 +48,6 @@ MOST_DENSE_ROWS = 4096  # rows up to which all eigenvalues take less time than r
 BASIS = 32  # columns of Q: those of least products were 16 to 128, which vary little between
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
-MOVED = 8.0  # eps ||A||: errors of eigenvalues by rounding
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
 GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
@@ -241,9 +240,8 @@ class Sampler:
 
     def _moved(self, theta: Any, values: Any, weights: Any) -> float:
         """Compute what a sum over eigenvalues changes by where rounding moves these, across jumps of f."""
-        reach = MOVED * self.unit * np.abs(theta).max(initial=0.0)
-        changes = (self.f(theta + by, is_strict=False) - values for by in (-reach, reach))
-        return max(float(abs(weights @ np.nan_to_num(change))) for change in changes)
+        reach = MOVED * self.unit / 2 * np.abs(theta).max(initial=0.0)
+        return max(float(abs(weights @ change)) for change in changes(self.f, theta, values, reach))
 
     def _from_samples(self, method: str) -> TraceEstimate:
         inner, Q, columns = None, None, 0

@@ -30,7 +30,7 @@ from ..host.backend import HOST
 from .device import TYPE_NAMES, Gpu, type_name
 
 _WORD = 2**64 - 1
-COPY_ALIGNMENT = 64  # of copies, in bytes
+COPY_ALIGNMENT = 64  # bytes: alignment of arrays that share a copy to the host
 
 
 def copy(gpu: Gpu, source: Array, target: Array) -> None:

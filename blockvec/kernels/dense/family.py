@@ -20,7 +20,7 @@ _PITCH = 16  # elements: a multiple has rows of every alignment
 class BlockConfig:
     """A configuration, by default with one thread block per multiprocessor."""
 
-    warps: int  # of a thread block
+    warps: int  # warps of a thread block
     blocks = 1  # resident on a multiprocessor
 
     @property

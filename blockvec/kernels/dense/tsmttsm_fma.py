@@ -153,7 +153,7 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
     converts = 4 * words > min(a.real_bytes, b.real_bytes)
     converted = converts * (config.tm * a.parts + config.tn * b.parts) * words
-    chunk = 8 if config.sums == "shared" else 0  # of the loop over chains
+    chunk = 8 if config.sums == "shared" else 0  # registers of the loop over chains
     return sums + stored * config.count + converted + 36 + chunk
 
 

@@ -55,7 +55,7 @@ class Chain:
     periodic: bool = True  # a ring; otherwise an open chain. On a ring of two sites the bond counts twice
     dtype: np.dtype[Any] = _DOUBLE  # of the elements of H
 
-    index_bytes: ClassVar[int] = 8  # of the number of a row
+    index_bytes: ClassVar[int] = 8  # bytes of the number of a row
 
     def __post_init__(self) -> None:
         if self.bits > MAX_BITS:

@@ -24,7 +24,7 @@ from ..source import Constant, Kernel, c_type, constants_of, kernel
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
-_THREADS, _LANES = 256, 4  # of the kernel: 32 bytes of neighbouring partial sums
+_THREADS, _LANES = 256, 4  # threads and lanes of the kernel of totals: 32 bytes of neighbouring partial sums
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}
 
