@@ -84,13 +84,13 @@ SOLVES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
 
 @work
 def every_method_finds_the_values_of_the_matrix(
-    comm: Any, folder: Path, model: str = "", **more: Any
+    comm: Any, folder: Path, real: bool = False, **more: Any
 ) -> None:
-    """Solve all, or all real ones with another matrix."""
-    for given, dtype, k, options in SOLVES:
-        if model and dtype != "float64":
+    """Solve all, or all real ones."""
+    for model, dtype, k, options in SOLVES:
+        if real and dtype != "float64":
             continue
-        A = models.model(model or given).astype(dtype)
+        A = models.model(model).astype(dtype)
         values = dense_values(A)
         result = eigsh(A, k, rng=1, comm=comm, return_info=True, **more | options)
         assert result.eigenvectors.device.startswith("cuda:" if "device" in more else "cpu")
