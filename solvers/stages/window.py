@@ -19,7 +19,6 @@ Wang, Zunger, J. Chem. Phys. 100 (1994) 2394 (folding); Pieper et al., J. Comput
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,7 +34,7 @@ from ..orthogonalization import orthogonalize
 from ..problem import IterationOptions, Problem
 from ..result import EigenResult
 from ..runtime.processes import delivered
-from ..transform.spectral_map import SpectralMap
+from ..transform.spectral_map import SpectralMap, norm_of
 from .combine import one_after_other, ritz_pairs_of, staged
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
@@ -51,22 +50,16 @@ class SquaredTolerance(Tolerance):
 
     sigma: float = 0.0
     share: float = SHARE  # of the residual that the estimate allows
-    norm: float | None = None  # ||A|| if given
+    norm: float = 0.0  # ||A||
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         distance = np.sqrt(np.abs(theta))
         nearest = np.abs(abs(self.sigma) - distance)  # lower bound of abs(lambda)
-        wanted = Tolerance.limits(self, nearest, _norm_of_root(norm, self.sigma, self.norm))
+        wanted = Tolerance.limits(self, nearest, self.norm)
         limits: RealArray = np.maximum(
             self.share * wanted * distance.max(initial=0.0), self.floor(theta, norm)
         )
         return limits
-
-
-def _norm_of_root(norm: float, sigma: float, given: float | None) -> float:
-    """Compute a lower bound of ||A|| from the norm of (A - sigma I)^2."""
-    root = math.sqrt(norm)
-    return max(root - abs(sigma), root / 2) if given is None else given
 
 
 def solve_window(
@@ -79,7 +72,9 @@ def solve_window(
     assert problem.target is not None
     room, b, asked = problem.n - problem.n_locked, options.block_size, problem.tolerance
     limits = asked.tol, asked.convergence, asked.unit, asked.rounding
-    tolerance = SquaredTolerance(*limits, problem.target, norm=problem.norm)
+    # The norm of the square is far off where sigma is in the middle of the spectrum.
+    norm = norm_of(problem.operator) if problem.norm is None else problem.norm
+    tolerance = SquaredTolerance(*limits, problem.target, norm=norm)
     folded = replace(
         problem,
         operator=FoldedOperator(problem.operator, problem.target, problem.locked),
@@ -94,7 +89,7 @@ def solve_window(
         part = replace(staged(folded, f"window {turn}"), k=k, tolerance=tolerance)
         ncv = min(round_up(max(options.ncv, k + b) + extra, b), room)  # whole blocks, as elsewhere
         square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
-        found = _unfolded(problem, square)
+        found = _unfolded(problem, square, norm)
         if result is not None:
             searched = {name: result.info[name] for name in ("verification", "missing")}
             found = replace(found, verification=result.verification)
@@ -109,7 +104,7 @@ def solve_window(
     return result
 
 
-def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
+def _unfolded(problem: Problem, square: EigenResult, norm: float) -> EigenResult:
     """Turn eigenpairs of the square into the k pairs of A nearest to sigma, ascending."""
     assert problem.target is not None
     sigma, costs, asked = problem.target, square.info, problem.tolerance
@@ -118,7 +113,7 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
         k=problem.k,
         which="LM",
         sigma=sigma,
-        norm=_norm_of_root(costs["norm"], sigma, problem.norm),
+        norm=norm,
         tol=asked.tol,
         convergence=asked.convergence,
         # Each application of the square is two of A.
