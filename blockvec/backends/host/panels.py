@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, real_bytes
-from ...system.config import options
+from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex
 from ..base import Array
 from .threads import map_rows
 
@@ -38,11 +37,9 @@ REAL_MATRIX_BYTES = 96 << 10  # real form of TSMM's small matrix: a larger one i
 CHUNK_BYTES = 512 << 10  # intermediate results per thread: within an L2 cache, long against waking a thread
 SERIAL_BYTES = 4 << 20  # one thread completes less than this before another has woken up
 MAX_RANGES = 4  # per thread: costs 4 per cent on idle cores, saves up to half if one of them is busy
-
-
-def real_type(dtype: str) -> np.dtype[Any]:
-    """Return the type of the parts of an element."""
-    return np.dtype(f"f{real_bytes(dtype)}")
+# Arguments of `numpy.errstate`. BLAS sets exception flags for lanes of registers that hold no operands, and
+# folded rows have products that are discarded: warnings would be raised at random.
+QUIET: dict[str, Any] = {"invalid": "ignore", "over": "ignore", "under": "ignore"}
 
 
 def real_view(block: Array) -> Array:
@@ -59,22 +56,12 @@ def real_view(block: Array) -> Array:
     )
 
 
-def quiet_arithmetic() -> np.errstate:
-    """Suppress NumPy's warnings of invalid operations and overflow.
-
-    BLAS sets exception flags for lanes of registers that hold no operands, and folded rows have products that
-    are discarded: warnings would be raised at random.
-    """
-    return np.errstate(invalid="ignore", over="ignore", under="ignore")
-
-
 def spread_rows(work: Callable[[int, int], Result], n_rows: int, n_bytes: int) -> list[Result]:
     """Run ``work(begin, end)`` over ranges of rows, on several threads if their bytes outlast waking them."""
-    with quiet_arithmetic():
+    with np.errstate(**QUIET):
         if n_bytes < SERIAL_BYTES:
             return [work(0, n_rows)]
-        share = n_bytes // (options().threads * SERIAL_BYTES)
-        return map_rows(work, n_rows, min(max(share, 1), MAX_RANGES))
+        return map_rows(work, n_rows, MAX_RANGES, n_bytes // SERIAL_BYTES)
 
 
 def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex) -> None:
@@ -85,7 +72,7 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     """
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
-    work_dtype = real_type(problem.dtype)
+    work_dtype = np.promote_types(Ar.dtype, Br.dtype)
     # With p rows side by side, the result is the sum of the p diagonal blocks of the product. The others are
     # discarded; computing them is free on registers that narrow operands do not fill.
     fold = _fold(max(Ar.shape[1], Br.shape[1]) * work_dtype.itemsize, Ar, Br)
@@ -162,7 +149,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
     else:
         Ar, Br = real_view(A), real_view(B)
         if B.dtype.kind == "c":
-            Cr = _real_coefficients(Cr, A.dtype.kind == "c", problem.dtype)
+            Cr = _real_coefficients(Cr, A.dtype.kind == "c", Br.dtype)
         else:
             Cr = np.ascontiguousarray(Cr, B.dtype)
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
@@ -215,10 +202,10 @@ def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
     np.add(Br, product, out=Br)
 
 
-def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
+def _real_coefficients(C: Array, complex_rows: bool, dtype: Any) -> Array:
     """Convert C to the real matrix that the real view of A is multiplied by, for a complex product."""
     M, N = C.shape
-    real = np.empty((M, 2, N, 2), real_type(dtype))
+    real = np.empty((M, 2, N, 2), dtype)
     real[:, 0, :, 0] = real[:, 1, :, 1] = C.real
     real[:, 0, :, 1] = C.imag
     real[:, 1, :, 0] = -C.imag

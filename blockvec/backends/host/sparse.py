@@ -20,7 +20,7 @@ from ...kernels.limits import ceil_div
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
 from ..base import Array
 from . import elementwise, sparse_kernel
-from .panels import quiet_arithmetic, real_view
+from .panels import QUIET, real_view
 from .threads import run_in_threads
 
 # Rows plus entries of a row block, times real columns: at most about 1.2 ms of work, whose result fits a
@@ -146,7 +146,7 @@ def spmmv(
         start(cuts[block], cuts[block + 1])
         add(cuts[block], cuts[block + 1])
 
-    with quiet_arithmetic():
+    with np.errstate(**QUIET):
         run_in_threads(work, len(cuts) - 1)
 
 

@@ -19,7 +19,7 @@ from ...kernels.problem import SpmmvProblem, parts_of
 from ...system.config import options
 from ..base import Array, Fused
 from . import llvm
-from .panels import quiet_arithmetic, real_type
+from .panels import QUIET
 from .threads import map_rows, run_in_threads
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def spmmv(
     run_in_threads(work, len(cuts) - 1)
     if fused is None:
         return
-    with quiet_arithmetic():
+    with np.errstate(**QUIET):
         for part, (_, _, sums, _) in zip(parts, calls, strict=True):  # parts of row blocks and lanes
             kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
             taken = sums[cuts.index(begin) : cuts.index(end)]
@@ -168,11 +168,11 @@ def _compiled(
     """
     from .sparse_source import LINE_BYTES, RowKernel
 
-    width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, real_type(Y.dtype.name)
+    width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, Y.real.dtype
     alpha, beta = map(_class, factors)
     shifts = np.broadcast_to(np.asarray(shift), (width,))
     shift_kind: Factor = "none" if np.ndim(shift) == 0 and shift == 0 else "real"
-    with quiet_arithmetic():
+    with np.errstate(**QUIET):
         values = np.array(factors, np.complex128).view(np.float64).astype(real)
         both = np.stack([shifts.real, shifts.imag]).astype(real).repeat(parts, axis=1)
     whole = RowKernel(
@@ -206,7 +206,7 @@ def _operand(X: Array, dtype: np.dtype[Any], S: RowBlocks) -> Array:
     if X.dtype == dtype and (X.flags.c_contiguous or S.nnz <= SHORT_ROWS * len(X)):
         return X
     copy = np.empty(X.shape, dtype)
-    with quiet_arithmetic():
+    with np.errstate(**QUIET):
         map_rows(lambda begin, end: np.copyto(copy[begin:end], X[begin:end]), len(X))
     return copy
 

@@ -35,9 +35,15 @@ def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int,
     return list(itertools.pairwise(cuts))
 
 
-def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread: int = 1) -> list[Result]:
-    """Run ``work(begin, end)`` over row ranges on all threads and return the results in row order."""
-    ranges = row_ranges(n_rows, options().threads * ranges_per_thread)
+def map_rows(
+    work: Callable[[int, int], Result], n_rows: int, per_thread: int = 1, most: int = 1 << 62
+) -> list[Result]:
+    """Run ``work(begin, end)`` over row ranges on all threads and return the results in row order.
+
+    Each thread has `per_thread` ranges, or fewer where these would be more than `most` in all.
+    """
+    threads = options().threads
+    ranges = row_ranges(n_rows, threads * max(1, min(per_thread, most // threads)))
     results: list[Any] = [None] * len(ranges)
 
     def run(index: int) -> None:
@@ -80,11 +86,12 @@ def run_in_threads(work: Callable[[int], None], n_items: int) -> None:
         while (item := next(ticket)) < n_items:
             work(item)
 
-    crew = _workers().start(drain, n_threads)
+    workers = _workers()
+    crew = workers.start(drain, n_threads)
     try:
         drain()  # the caller works, too
     finally:
-        errors = [error for error in map(_workers().finish, crew) if error is not None]
+        errors = list(filter(None, map(workers.finish, crew)))
     if errors:
         raise errors[0]
 
@@ -133,19 +140,15 @@ class _Workers:
         crew: list[_Worker] = []
         with contextlib.suppress(RuntimeError):  # the system allows no more threads: these do all the work
             while len(crew) < n_running - 1:
-                crew.append(self._take())
+                try:
+                    crew.append(self._idle.pop())
+                except IndexError:
+                    crew.append(_Worker())
+                    self._threads.append(crew[-1].native_id)
         for worker in crew:
             worker.job = functools.partial(contextvars.copy_context().run, job)
             worker.wanted.release()
         return crew
-
-    def _take(self) -> _Worker:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            worker = _Worker()
-            self._threads.append(worker.native_id)
-            return worker
 
     def finish(self, worker: _Worker) -> BaseException | None:
         """Wait until a worker is done; return the exception that it raised."""
@@ -208,11 +211,15 @@ class _SingleThreadedBlas:
         self._libraries: list[Any] | None = None
         self._limited: list[tuple[Any, int]] = []  # libraries with several threads, and their numbers
 
-    def __enter__(self) -> None:
-        self._enter(True)
+    def __enter__(self, limits: bool = True) -> None:
+        entered = vars(self._blocks).setdefault("entered", [False])
+        entered.append(limits)
+        self._count(limits - entered[-2])
 
     def __exit__(self, *_raised: object) -> None:
-        self._leave()
+        entered = self._blocks.entered
+        limited = entered.pop()
+        self._count(entered[-1] - limited)
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
@@ -220,21 +227,11 @@ class _SingleThreadedBlas:
 
         Another thread that is in a block of its own keeps the limit.
         """
-        self._enter(False)
+        self.__enter__(False)
         try:
             yield
         finally:
-            self._leave()
-
-    def _enter(self, limits: bool) -> None:
-        entered = vars(self._blocks).setdefault("entered", [False])
-        entered.append(limits)
-        self._count(limits - entered[-2])
-
-    def _leave(self) -> None:
-        entered = self._blocks.entered
-        limited = entered.pop()
-        self._count(entered[-1] - limited)
+            self.__exit__()
 
     def _count(self, change: int) -> None:
         """Count threads that limit; the first one sets the numbers of threads, the last one restores them."""
