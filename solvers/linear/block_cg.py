@@ -25,7 +25,7 @@ from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
 from .sweeps import turn, update
-from .systems import INDEFINITE, Reason, finite
+from .systems import INDEFINITE, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
 DEFLATED = 0.5  # share of systems left, relative to directions, from which on the others' are dropped
@@ -33,28 +33,27 @@ KEPT = 10.0  # growth per column of a Cholesky factor up to which its block need
 
 
 class BlockCG:
-    """Conjugate gradients for blocks: a `Run` of `corrected`, for the systems of A - shift I.
+    """Conjugate gradients for blocks: a `Run` of `corrected`.
 
-    `others` are those of further shifts, which the first run solves for, too; X is zero then, and there is no
-    preconditioner. `callback` is called with X after every step.
+    `others` are systems of further shifts, which the first run solves for, too; X is zero then, and there is
+    no preconditioner. `callback` is called with the solutions after every step.
     """
 
     def __init__(
         self,
         systems: Systems,
-        shift: float = 0.0,
         others: Sequence[Shifted] = (),
-        callback: Callable[[Block], object] | None = None,
+        callback: Callable[[Any], object] | None = None,
     ) -> None:
-        self.systems, self.shift, self.others, self.callback = systems, shift, others, callback
+        self.systems, self.others, self.callback = systems, others, callback
         self.X, self.preconditioner = systems.X, systems.M
         self.unit = float(np.finfo(self.X.dtype).eps) / 2
 
     def run(
         self, R: Block, goals: RealArray, maxiter: int, final: float
-    ) -> tuple[NDArray[np.intp], list[Reason]]:
+    ) -> tuple[NDArray[np.intp], list[str]]:
         """Add corrections for the residuals to X, by groups of columns."""
-        iterations, reasons = np.zeros(len(goals), np.intp), list[Reason]()
+        iterations, reasons = np.zeros(len(goals), np.intp), list[str]()
         width = len(goals) if self.others else MOST_COLUMNS
         for begin in range(0, len(goals), width):
             group = slice(begin, begin + width)
@@ -64,7 +63,7 @@ class BlockCG:
         self.others = ()
         return iterations, reasons
 
-    def _cycle(self, R: Block, limits: RealArray, iterations: NDArray[np.intp], maxiter: int) -> Reason:
+    def _cycle(self, R: Block, limits: RealArray, iterations: NDArray[np.intp], maxiter: int) -> str:
         """Iterate from the residuals R of a group of systems; return why it cannot go on, or "maxiter"."""
         active = limits < np.inf
         if not active.any():
@@ -83,7 +82,7 @@ class BlockCG:
             if not rank or not (active.any() or any(other.active.any() for other in self.others)):
                 break
             iterations += active
-            product = self.systems.apply(P, AP, shift=self.shift, gram="xy")
+            product = self.systems.apply(P, AP, gram="xy")
             G = hermitian(product.gram["xy"])[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
@@ -100,7 +99,7 @@ class BlockCG:
             for other in self.others:
                 other.advance(G, rho)
             if self.callback is not None:
-                self.callback(self.X)
+                self.callback(self.systems.returned(self.X))
             U = np.eye(len(F))
             if not self.others and 0 < np.count_nonzero(active) <= DEFLATED * len(F):
                 U = np.linalg.qr(F[:, active] / norms[active])[0]

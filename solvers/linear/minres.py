@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..blocks import Block, RealArray
+from ..blocks import Block
 from .calls import takes_arrays
 from .steps import Log, Recordings, Steps
-from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
+from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite, lengths_of
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
@@ -99,8 +99,8 @@ def block_minres(
     >>> bool(np.all(np.linalg.norm(R, axis=0) < 1e-9))
     True
     """
-    projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
-    return _Minres(A, B, shift, tol, projection, stop).run(maxiter, with_first, recordings, final)
+    systems = _Minres(A, B, shift, tol, maxiter, with_first, Q, preconditioner)
+    return systems.run(stop, recordings, final)
 
 
 class _Minres(LinearSystems):
@@ -110,69 +110,52 @@ class _Minres(LinearSystems):
     are needed in any case. `Steps` computes blocks and scalars, and the host decides when to stop.
     """
 
-    def __init__(
-        self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection, stop: Stop | None
-    ) -> None:
-        super().__init__(A, B, shift, tol, projection)
+    def run(self, stop: Stop | None, recordings: Recordings | None, final: float | None) -> Linear:
+        """Iterate until all columns have stopped."""
         if not self.is_real:
             raise OptionError("shift: got complex numbers; MINRES takes real ones, block_gmres these, too.")
-        self.U = projection.project(B.copy())
-        Z = projection.precondition(self.U)
-        self.Z = None if projection.preconditioner is None else Z
-        squares = self.dots(self.U, Z).real
-        if self.Z is not None:
-            self.finish(~projection.is_definite(self.U, Z, squares), "indefinite preconditioner")
-        self.begin(np.sqrt(np.maximum(squares, 0)), self.U)
-        self.stop = stop
-        self.inside = None if stop is None else Coordinates(self.b)
-
-    def run(
-        self, maxiter: int | None, with_first: bool, recordings: Recordings | None, final: float | None
-    ) -> Linear:
-        """Take at most `maxiter` steps."""
-        plain = self.projection.preconditioner is None and final is None and self.U.layout is None
-        if not (plain and getattr(self.operator, "is_recordable", False)):
+        projection, U = self.projection, self.B
+        has_preconditioner = projection.preconditioner is not None
+        Z = projection.precondition(U)
+        squares = finite(projection.squares(U, Z))
+        self.finish(squares < 0, "indefinite preconditioner")
+        self.begin(np.sqrt(np.maximum(squares, 0)))
+        inside = Coordinates(self.b)
+        is_plain = not has_preconditioner and final is None and U.layout is None
+        if not (is_plain and getattr(self.operator, "is_recordable", False)):
             recordings = None
-        elif recordings is None and self.U.device != "cpu":
-            recordings = Recordings(self.U.device)
+        elif recordings is None and U.device != "cpu":
+            recordings = Recordings(U.device)
         with contextlib.nullcontext() if recordings is None else recordings.recorder:
             if recordings is None:
-                steps = Steps(self.operator, self.U, self.projection, final=final)
+                steps = Steps(self.operator, U, projection, final=final)
             else:
-                steps = recordings.steps(self.operator, self.U, self.projection.Q)
-            steps.begin(self, self.U, self.Z)
-            for _ in range(self.n if maxiter is None else maxiter):
-                if self.ended(with_first):
-                    break
-                self._step(steps)
+                steps = recordings.steps(self.operator, U, projection.Q)
+            steps.begin(self, Z if has_preconditioner else None)
+            while self.left > 0 and not self.ended:
+                self.left -= 1
+                log = self._step(steps)
+                if stop is not None:
+                    inside.update(log)
+                    before = self.active.copy()
+                    X = steps.X if has_preconditioner else None
+                    self.finish(stop(inside.progress(self, X)), "stopped")
+                    if (before != self.active).any():
+                        steps.keep(self.active)
         self.X = steps.X if recordings is None else steps.X.copy()
         return self.result()
 
-    def _step(self, steps: Steps) -> None:
+    def _step(self, steps: Steps) -> Log:
         started = steps.started
-        rows = steps.take()
+        log = Log(*finite(steps.take()))
         self.counts.apply(self.b, steps.started - started)
         self.counts.reductions += 2 + (self.projection.Q is not None)
-        log = Log(*finite(rows))
         self.finish(log.squares < 0, "indefinite preconditioner")
         self.finish(log.singular > 0, "singular")
         self.iterations += self.active
         self.residuals = np.where(self.active, log.residuals, self.residuals)
         self.finish(log.ended > 0, "converged")
-        if self.inside is not None and self.stop is not None:
-            self.inside.update(log)
-            before = self.active.copy()
-            self.finish(self.stop(self._progress(self.inside, steps.X)), "stopped")
-            if (before != self.active).any():
-                steps.keep(self.active)
-
-    def _progress(self, inside: Coordinates, X: Block) -> Progress:
-        """Return the argument of the caller's test."""
-        xx = np.sum(inside.x**2, axis=0)
-        if self.projection.preconditioner is not None:  # the basis of the coordinates is not orthonormal
-            xx = self.dots(X, X).real
-        share = self.residuals / np.where(self.initial > 0, self.initial, 1)
-        return Progress(share, self.initial * inside.x[0], inside.quadratic(), xx)
+        return log
 
 
 class Coordinates:
@@ -192,8 +175,13 @@ class Coordinates:
         self.x = np.vstack([self.x, zero]) + log.phi * w
         self.diagonal, self.off = np.vstack([self.diagonal, log.alpha]), np.vstack([self.off, log.beta])
 
-    def quadratic(self) -> RealArray:
-        """Return y^T T y."""
-        y = self.x
-        total = np.sum(self.diagonal * y**2, axis=0) + 2 * np.sum(self.off[:-1] * y[:-1] * y[1:], axis=0)
-        return np.asarray(total)
+    def progress(self, systems: LinearSystems, X: Block | None) -> Progress:
+        """Return the argument of the caller's test; x^H x is that of X if the basis is not orthonormal."""
+        y, share = self.x, systems.residuals / np.where(systems.initial > 0, systems.initial, 1)
+        xx = np.sum(y**2, axis=0)
+        if X is not None:
+            systems.counts.reductions += 1
+            xx = lengths_of(X) ** 2
+        quadratic = np.sum(self.diagonal * y**2, axis=0)
+        quadratic += 2 * np.sum(self.off[:-1] * y[:-1] * y[1:], axis=0)
+        return Progress(share, systems.initial * y[0], quadratic, xx)

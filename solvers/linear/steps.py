@@ -154,18 +154,18 @@ class Steps:
         self._closing = closing(unit, SINGULAR * unit if final is None else final)
         self._recorded: list[Callable[[], object]] = []
 
-    def begin(self, systems: LinearSystems, U: Block, Z: Block | None) -> None:
-        """Start from residuals U, with Z = K^-1 U for a preconditioner, at X = 0."""
+    def begin(self, systems: LinearSystems, Z: Block | None) -> None:
+        """Start from residuals U = B, with Z = K^-1 U for a preconditioner, at X = 0."""
         initial, shift = systems.initial, systems.shift
         scalars = initial, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, initial, systems.active  # in order of `Scalars`
         self.started = self.completed = 0
         self._coming: list[Callable[[], Array]] = []  # copies of the logs of started steps
         for block in (self._three[0], *self._two, self.X):
             block[:, :] = 0
-        self._three[1][:, :] = U
+        self._three[1][:, :] = systems.B
         self._Z[0] = Z
         rows = (self._limits, *self._scalars[0], *self._factors)
-        for row, values in zip(rows, (systems.tol * initial, *scalars, *FACTORS), strict=True):
+        for row, values in zip(rows, (systems.limits, *scalars, *FACTORS), strict=True):
             row[...] = self._xp.asarray(np.full(row.shape, values, row.dtype))
         if self._recorder is not None or shift.any():
             self._shift[...] = self._xp.asarray(shift)
@@ -229,14 +229,12 @@ class Steps:
         a, u, u_old = self._lanczos
         P.axpby(u, U, a).axpy(u_old, old)
         project_out(self.Q, P)  # after the recurrence, in which components along Q would grow
-        Y = self._projection.precondition(P)
-        squares = P.column_dot(Y).real
-        if Z is not U:
-            self._Z[(t + 1) % 2] = Y
-            # Of systems that end as the preconditioner is indefinite, -1.
-            is_definite = self._xp.asarray(self._projection.is_definite(P, Y, squares))
-            now.active[...] &= is_definite
-            squares = self._xp.where(is_definite, self._xp.maximum(squares, 0.0), -1.0)
+        if Z is U:
+            squares = P.column_dot(P).real
+        else:
+            Y = self._Z[(t + 1) % 2] = self._projection.precondition(P)
+            squares = self._xp.asarray(self._projection.squares(P, Y))
+            now.active[...] &= ~(squares < 0)
         self._closing(squares, self._limits, dots, *now, out=(*log, *self._factors, *later))
 
 

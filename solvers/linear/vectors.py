@@ -21,7 +21,7 @@ from blockvec import BlockVector
 
 from ..blocks import Array, Block, RealArray
 from .calls import Run, Systems
-from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
+from .systems import EXHAUSTED, INDEFINITE, SINGULAR, finite
 
 Callback: TypeAlias = Callable[[Any], object] | None
 
@@ -50,14 +50,12 @@ class System(NamedTuple):
         return _product(self.systems.M, r)
 
 
-def by_columns(
-    systems: Systems, method: Callable[..., tuple[int, Reason]], shift: Any = 0.0, **options: Any
-) -> Run:
+def by_columns(systems: Systems, method: Callable[..., tuple[int, str]], **options: Any) -> Run:
     """Make a run that solves for the columns one by one."""
-    shifts, b = np.broadcast_to(shift, (systems.b,)), systems.b
+    shifts, b = np.broadcast_to(systems.shift, (systems.b,)), systems.b
 
-    def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
-        iterations, reasons = np.zeros(b, np.intp), list[Reason](["maxiter"] * b)
+    def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[str]]:
+        iterations, reasons = np.zeros(b, np.intp), list[str](["maxiter"] * b)
         for j in np.flatnonzero(goals < np.inf):
             r, x = (block.array[:, j].copy() for block in (R, systems.X))
             system = System(systems, float(shifts[j]), r, x, float(goals[j]), *limits)
@@ -79,7 +77,7 @@ def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
     return np.asarray(y - shift * x if shift else y, x.dtype)
 
 
-def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, Reason]:
+def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, str]:
     """Solve for positive definite A and preconditioner, until ||r|| is below the goal."""
     r, x, goal, maxiter = system[2:6]
     axpy: Any = get_blas_funcs("axpy", (x,))
@@ -109,7 +107,7 @@ def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int,
     return maxiter, "maxiter"
 
 
-def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, Reason]:
+def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, str]:
     """Solve for Hermitian A and positive definite preconditioner.
 
     References
@@ -163,7 +161,7 @@ def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, R
 
 def generalized_minimum_residuals(
     system: System, width: int, kind: str, callback: Callback = None
-) -> tuple[int, Reason]:
+) -> tuple[int, str]:
     """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
     r, x, goal, maxiter = system[2:6]
     shape, count = (len(x), len(x)), 0
