@@ -26,8 +26,7 @@ from blockvec.system.scalars import plain
 
 from ..blocks import Block, Operator, RealArray, to_host
 from ..linear.gmres import block_gmres
-from ..linear.minres import block_minres
-from ..linear.steps import Recordings
+from ..linear.minres import Recordings, block_minres
 from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection, of_its_shape
 from ..problem import Counts, Problem
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -409,7 +409,7 @@ def solve(
 
             if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
                 names.insert(0, "factors")
-    best, least = cast(Linear, None), math.inf
+    tried: list[Linear] = []
     for name in names:
         try:
             found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
@@ -417,11 +417,12 @@ def solve(
             if name != "factors":
                 raise
             continue  # a matrix without factors, such as a singular one
-        excess = found.residuals / np.maximum(systems.limits, np.finfo(float).tiny)
-        if best is None or excess.max() < least:
-            best, least, worst = replace(found, method=name), excess.max(), int(np.argmax(excess))
+        tried.append(replace(found, method=name))
         if found.converged:
             break
+    excess = [found.residuals / np.maximum(systems.limits, np.finfo(float).tiny) for found in tried]
+    i = int(np.argmin([each.max() for each in excess]))
+    best, worst = tried[i], int(np.argmax(excess[i]))
     if not (best.converged or return_info):
         raise BreakdownError(
             f"solve: {best.method} ended with a residual of {best.residuals[worst]:.2e} for right-hand "
