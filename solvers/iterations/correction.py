@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -27,7 +28,7 @@ from blockvec.system.scalars import plain
 from ..blocks import Block, Operator, RealArray, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import Recordings, block_minres
-from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection, of_its_shape
+from ..linear.systems import Preconditioner, Progress, Projection, of_its_shape
 from ..problem import Counts, Problem
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
@@ -173,7 +174,8 @@ class Corrector:
     def __init__(self, problem: Problem, how: JacobiDavidsonOptions, counts: Counts) -> None:
         operator = problem.operator
         self.operator, self.counts, self.preconditioner = operator, counts, problem.preconditioner
-        self.counted: Any = CountedOperator(operator, counts.apply)  # for functions of a user
+        counted = SimpleNamespace(shape=operator.shape, device=operator.device, apply=self._apply)
+        self.counted: Any = counted  # for functions of a user
         self.minres_steps = how.inner_steps or (END_STEPS if problem.target is None else INSIDE_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS
         self.undecided = how.correction == "auto" and self.preconditioner is not None
@@ -182,6 +184,10 @@ class Corrector:
         chosen = "davidson" if self.undecided else "minres"
         self.method = chosen if how.correction == "auto" else "function" if self._function else how.correction
         self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
+
+    def _apply(self, X: Block, *arguments: Any, **options: Any) -> Block:
+        self.counts.apply(X.shape[1])
+        return self.operator.apply(X, *arguments, **options)
 
     def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
         """Compute a block of corrections, shape (n, b); `converged` is the number of converged pairs."""

@@ -15,7 +15,7 @@ for one system move 180. Arithmetic, 10 b^2 operations per row, takes as long fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +120,7 @@ class BlockCG:
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
         D = hermitian(Q.dot(Z))[:rank, :rank]
-        factors = scales(D)
-        least = np.linalg.eigvalsh(D * factors[:, None] * factors).min(initial=0)
-        return D if least >= -INDEFINITE * self.unit * rank else None
+        return D if spectrum(D)[0].min(initial=0) >= -INDEFINITE * self.unit * rank else None
 
     def _conditioned(self, W: Block, H: Array, size: float) -> tuple[Block, Array, Array, Array]:
         """Return Q and rho with W = Q rho, and H = Q^H Q = root^H root, from the H of W = Q_old - AP alpha.
@@ -152,19 +150,16 @@ class BlockCG:
         _, T, growth = factored(G)
         if growth * RESOLUTION * len(G) * self.unit < 1:
             return np.asarray(T @ T.conj().T)
-        factors = scales(G)
-        values, V = np.linalg.eigh(G * factors[:, None] * factors)
+        values, V = spectrum(G)
         kept = values > RESOLUTION * len(G) * self.unit
         if not kept.all():
-            least = factors * V[:, 0]
-            x, y = (times(Z, least[:, None], 1) for Z in (P.copy(), AP.copy()))
+            x, y = (times(Z, V[:, :1], 1) for Z in (P.copy(), AP.copy()))
             curvature, square = (float(hermitian(x.dot(z))[0, 0].real) for z in (y, x))
             lengths, images = (np.asarray(to_host(block.norms()), np.float64) for block in (P, AP))
             norm = (images / np.where(lengths > 0, lengths, 1)).max()  # a lower bound of that of A
             if not kept.any() or curvature < -INDEFINITE * self.unit * norm * square:
                 return None
-        V = factors[:, None] * V[:, kept]
-        return np.asarray((V / values[kept]) @ V.conj().T)
+        return np.asarray((V[:, kept] / values[kept]) @ V[:, kept].conj().T)
 
 
 class Shifted:
@@ -192,13 +187,12 @@ class Shifted:
         """Start from the residuals Q F, at X = 0."""
         self.F = F
         self.S: Block | None = None
-        self.C: Array = np.zeros((0, 0))
-        self.added: Array = self.C
+        self.C, self.added = F, cast(Any, 0.0)
 
     def step(self, Q: Block, G: Array) -> None:
         """Extend the space by Q."""
         S = self.S = Q.copy() if self.S is None else turned(self.S, self.C, Q)
-        E = G - self.sigma * np.eye(len(G)) + (self.added if self.added.size else 0)
+        E = G - self.sigma * np.eye(len(G)) + self.added
         self.inverse = np.linalg.inv((E + E.conj().T) / 2)
         C = self.inverse @ (self.F * self.active)
         S.combine(padded(C, Q, len(self.limits)), out=self.X, beta=1)
@@ -228,10 +222,12 @@ def factored(G: Array) -> tuple[Array, Array, float]:
     return R, T, square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
 
 
-def scales(G: Array) -> Array:
-    """Return the factors that give a Gram matrix columns of unit length."""
+def spectrum(G: Array) -> tuple[RealArray, Array]:
+    """Return eigenvalues of G with columns scaled to unit length, and V with V^H G V = diag(values)."""
     lengths = np.sqrt(np.abs(np.diagonal(G).real))
-    return 1 / np.where(lengths > 0, lengths, 1.0)
+    factors = 1 / np.where(lengths > 0, lengths, 1.0)
+    values, V = np.linalg.eigh(G * factors[:, None] * factors)
+    return values, factors[:, None] * V
 
 
 def padded(C: Array, block: Block, columns: int) -> Array:

@@ -22,7 +22,7 @@ from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively,
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
-from .systems import BREAKDOWNS, SINGULAR, Linear, lengths_of, linear, underflown
+from .systems import BREAKDOWNS, COSTS, SINGULAR, Linear, lengths_of, underflown
 
 Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
@@ -209,7 +209,7 @@ def corrected(
         steps, final = maxiter - int(taken[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
         if not left.any() or steps <= 0:
             fields = systems.returned(X), residuals, systems.lengths, taken, tuple(reasons.tolist())
-            return linear(*fields, counts=systems.counts)
+            return Linear(*fields, *COSTS(systems.counts))
         if not left.all():  # a step for a column that is finished would change it
             R.scale(column_factors(left.astype(float), R))
         kept, tried = None if is_zero else X.copy(), doubtful
@@ -262,18 +262,15 @@ def takes_arrays(solve: Solver) -> Solver:
 
     @functools.wraps(solve)
     def solved(A: Any, B: Any, **options: Any) -> Linear:
-        for name in ("maxiter", "restart"):
-            if options.get(name) is not None:
-                options[name] = whole(name, options[name])
+        for name in {"maxiter", "restart"} & options.keys():
+            options[name] = None if options[name] is None else whole(name, options[name])
         if hasattr(B, "n_global"):  # a block
             return solve(A, B, **options)
-        shift: Any = options.get("shift")
-        Q, M = options.get("Q"), options.get("preconditioner")
-        least = np.complex64 if np.iscomplexobj(shift) else np.float32
-        systems = Systems.of(solve.__name__, A, B, None, M, least=least)
-        if hasattr(Q, "dtype"):
-            options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
-        options["preconditioner"] = None if systems.M is None else systems.M.apply
+        least = np.complex64 if np.iscomplexobj(options.get("shift", 0.0)) else np.float32
+        systems = Systems.of(solve.__name__, A, B, None, options.get("preconditioner"), least=least)
+        if hasattr(options.get("Q"), "dtype"):
+            options["Q"] = BlockVector(options["Q"], copy=True, dtype=systems.B.dtype)
+        options["preconditioner"] = systems.M and systems.M.apply
         found = solve(systems.operator, systems.B, **options)
         return replace(found, X=systems.returned(found.X))
 

@@ -12,6 +12,7 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -95,10 +96,8 @@ class Linear:
         return int(self.codes.min(initial=0) or self.codes.max(initial=0))
 
 
-def linear(*fields: Any, counts: Counts) -> Linear:
-    """Form a result with the costs so far."""
-    names = "operator_columns", "block_applications", "preconditioner_columns", "reductions"
-    return Linear(*fields, *(getattr(counts, name) for name in names))
+# The costs of a result so far.
+COSTS = attrgetter("operator_columns", "block_applications", "preconditioner_columns", "reductions")
 
 
 @frozen
@@ -169,19 +168,6 @@ class Projection:
         return Z
 
 
-class CountedOperator:
-    """An operator that reports the columns of each block it is applied to."""
-
-    def __init__(self, operator: Operator, count: Callable[[int], object]) -> None:
-        self._operator, self.count = operator, count
-        self.shape, self.device = operator.shape, operator.device
-
-    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
-        """Apply the operator."""
-        self.count(X.shape[1])
-        return self._operator.apply(X, *arguments, **options)
-
-
 class LinearSystems:
     """The systems of a block, one per column, and their state; derived classes iterate on it."""
 
@@ -244,8 +230,8 @@ class LinearSystems:
 
     def result(self) -> Linear:
         """Return the solutions."""
-        reasons = tuple(self.reasons.tolist())
-        return linear(self.X, self.residuals, self.initial, self.iterations, reasons, counts=self.counts)
+        fields = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons.tolist())
+        return Linear(*fields, *COSTS(self.counts))
 
 
 def of_its_shape(who: str, Z: Any, R: Block) -> Block:
