@@ -9,26 +9,31 @@ The residuals of all systems are R = Q F, with an orthonormal Q at first, and a 
 with D = Q^H K^-1 Q for a preconditioner K. A Q that is badly conditioned is divided by the Cholesky factor of
 H, and F multiplied by it. Directions of Q that are rounding noise are dropped: the residuals have no part
 there. In bytes per row, column and step these are 16, 48 and 24 beside the matrix, while conjugate gradients
-for one system move 180. Arithmetic, 10 b^2 operations per row, takes as long for b = 16 on a host.
+for one system move 180. Arithmetic, 10 b^2 operations per row, takes as long for b = 16 on a host, where
+the passes are fused, by range of rows. Elsewhere they are kernels of their own.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
+from blockvec import run_in_threads, single_threaded_blas, start_copy
+
+from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, summed, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
-from .sweeps import turn, update
 from .systems import INDEFINITE, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
 DEFLATED = 0.5  # share of systems left, relative to directions, from which on the others' are dropped
+PANEL_ROWS = 256  # of one product by BLAS: its operands fit an L1 cache
+RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
 KEPT = 10.0  # growth per column of a Cholesky factor up to which its block needs no division by it
 
 
@@ -237,16 +242,81 @@ def padded(C: Array, block: Block, columns: int) -> Array:
     return small_matrix(whole, block)
 
 
-def turned(P: Block, beta: Array, Z: Block) -> Block:
-    """Return Z + P beta, in the memory of P if Z has as many columns."""
-    if P.shape[1] != Z.shape[1]:
-        return times(P, beta, Z.shape[1]).axpy(1, Z)  # type: ignore[no-any-return]
-    return turn(P, Z, padded(beta, P, Z.shape[1]))
-
-
 def times(block: Block, C: Array, width: int | None = None) -> Any:
     """Return the block times C: in its memory, or if that has fewer columns in new memory."""
     if width is None:
         width = min(padded_width(C.shape[1], block), block.shape[1])
     small = padded(C, block, width)
     return block.combine(small, out=block) if width == block.shape[1] else block.combine(small)
+
+
+def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> Array:
+    """Set X = X + P C and Q = Q - AP alpha; return Q^H Q."""
+    if not _is_fused(P, AP, Q):
+        products = start_copy(Q.update_gram(AP, alpha))
+        P.combine(C, out=X, beta=1)  # while the host works on the products
+        return products()
+    p, ap, x, q = P.array, AP.array, X.array, Q.array
+
+    def work(rows: slice) -> Array:
+        x[rows] += _product(p[rows], C)
+        q[rows] -= _product(ap[rows], alpha)
+        return _gram(q[rows])
+
+    return summed(Q.layout, functools.reduce(np.add, _by_ranges(q, work)))
+
+
+def turned(P: Block, beta: Array, Z: Block) -> Block:
+    """Return Z + P beta, in the memory of P if Z has as many columns."""
+    C, fits = padded(beta, P, Z.shape[1]), P.shape == Z.shape
+    if not (fits and _is_fused(P, Z)):
+        return P.combine(C, out=P if fits else None).axpy(1, Z)
+    p, z = P.array, Z.array
+
+    def work(rows: slice) -> Array:
+        return np.add(_product(p[rows], C), z[rows], out=p[rows])
+
+    _by_ranges(p, work)
+    return P
+
+
+def _is_fused(*blocks: Block) -> bool:
+    """Check whether blocks are contiguous ones of the host."""
+    return all(isinstance(block.array, np.ndarray) and block.array.flags.c_contiguous for block in blocks)
+
+
+def _by_ranges(block: Array, work: Callable[[slice], Array]) -> list[Array]:
+    """Call a function of ranges of rows in threads, the last one with the rest; return its results."""
+    height = max(RANGE_BYTES // max(block.strides[0], 1) // PANEL_ROWS, 1) * PANEL_ROWS
+    begins = range(0, max(len(block) // height, 1) * height, height)
+    found = [np.empty(0)] * len(begins)
+
+    def part(i: int) -> None:
+        found[i] = work(slice(begins[i], begins[i] + height if i + 1 < len(begins) else None))
+
+    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
+        run_in_threads(part, len(begins))
+    return found
+
+
+def _gram(Q: Array) -> Array:
+    """Compute Q^H Q, with sums over panels in double precision.
+
+    Halves are multiplied, since BLAS takes twice as long where both operands are the same memory.
+    """
+    width, end = Q.shape[1], len(Q) // PANEL_ROWS * PANEL_ROWS
+    total = np.zeros((width, width), np.result_type(Q.dtype, np.float64))
+    for rows in (Q[:end].reshape(-1, PANEL_ROWS, width), Q[end:].reshape(1, -1, width)):
+        adjoint = (rows.conj() if Q.dtype.kind == "c" else rows).swapaxes(1, 2)
+        for half in (slice(width // 2), slice(width // 2, None)):
+            total[half] += np.matmul(adjoint[:, half], rows).sum(axis=0, dtype=total.dtype)
+    return total
+
+
+def _product(A: Array, C: Array) -> Array:
+    """Compute A C by panels of rows."""
+    end, product = len(A) // PANEL_ROWS * PANEL_ROWS, np.empty((len(A), C.shape[1]), A.dtype)
+    whole, panels = (each[:end].reshape(-1, PANEL_ROWS, each.shape[1]) for each in (A, product))
+    np.matmul(whole, C, out=panels)
+    np.matmul(A[end:], C, out=product[end:])
+    return product

@@ -92,6 +92,7 @@ class _Gmres(LinearSystems):
     def run(self, restart: int) -> Linear:
         """Iterate until all columns have stopped."""
         self.begin(lengths_of(self.B))
+        self.X = self.B.copy().scale(0)
         steps = min(restart, max(self.left, 1))
         self.buffer, R = self.B.like(self.b * (steps + 1)), self.B.copy()
         xp = array_namespace(R.array)

@@ -197,7 +197,8 @@ class LinearSystems:
         if not self.is_real and B.dtype.kind != "c":
             raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
         self.shift: Array = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
-        self.B, self.X = self.projection.project(B.copy()), B.copy().scale(0)
+        self.B: Block = self.projection.project(B.copy())
+        self.X: Any = None
         self.left, self.with_first = self.n if maxiter is None else maxiter, with_first
         self.active, self.iterations = np.ones(self.b, bool), np.zeros(self.b, np.intp)
         self.reasons = np.full(self.b, "maxiter", object)
