@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +80,6 @@ class BlockCG:
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
-        for other in self.others:
-            other.begin(F)
         for _ in range(maxiter):
             rank = len(F)
             if not rank or not (active.any() or any(other.active.any() for other in self.others)):
@@ -93,7 +91,7 @@ class BlockCG:
             if D is None or inverse is None:
                 return "indefinite preconditioner" if D is None else "indefinite"
             for other in self.others:
-                other.step(Q, G)
+                other.step(Q, G, F)
             alpha = inverse @ D
             C, X = alpha @ (F * active), self.part
             H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
@@ -187,20 +185,20 @@ class Shifted:
         self.sigma, self.X, self.limits = sigma, systems.X.copy(), systems.limits
         self.active = np.ones(systems.b, bool)
         self.iterations = np.zeros(systems.b, np.intp)
-
-    def begin(self, F: Array) -> None:
-        """Start from the residuals Q F, at X = 0."""
-        self.F = F
         self.S: Block | None = None
-        self.C, self.added = F, cast(Any, 0.0)
+        self.C: Array = np.zeros(())
+        self.added = self.C
 
-    def step(self, Q: Block, G: Array) -> None:
-        """Extend the space by Q."""
-        S = self.S = Q.copy() if self.S is None else turned(self.S, self.C, Q)
+    def step(self, Q: Block, G: Array, F: Array) -> None:
+        """Extend the space by Q; the residuals are Q F, at X = 0 before the first step."""
+        if self.S is None:
+            self.S, self.F = Q.copy(), F
+        else:
+            self.S = turned(self.S, self.C, Q)
         E = G - self.sigma * np.eye(len(G)) + self.added
         self.inverse = np.linalg.inv((E + E.conj().T) / 2)
         C = self.inverse @ (self.F * self.active)
-        S.combine(padded(C, Q, len(self.limits)), out=self.X, beta=1)
+        self.S.combine(padded(C, Q, len(self.limits)), out=self.X, beta=1)
         self.iterations += self.active
 
     def advance(self, G: Array, rho: Array) -> None:

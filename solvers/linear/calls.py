@@ -152,7 +152,7 @@ class Systems:
 
     def precondition(self, R: Block) -> Block:
         """Apply the preconditioner to a block, and count it."""
-        self.counts.preconditioner_columns += R.shape[1]
+        self.counts.precondition(R.shape[1])
         return self.M.apply(R)  # type: ignore[no-any-return]
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:

@@ -246,16 +246,14 @@ def _by_minres(systems: Systems, steps: int, callback: Callback = None) -> Linea
     return corrected(systems, run, steps)
 
 
-def _in_blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
+def _in_blocks(systems: Systems, solve: Callable[..., Linear]) -> Run:
     """Make a run of a solver of blocks with a Krylov space per column."""
     Q = Projection(None, systems.M and systems.M.apply, systems.counts)
 
     def run(R: Block, goals: RealArray, steps: int, final: float) -> tuple[NDArray[np.intp], Sequence[str]]:
-        if solve is block_minres:
-            options["final"] = final
         lengths = to_host(R.norms())
         tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
-        solved = solve(systems.operator, R, shift=systems.shift, tol=tol, maxiter=steps, Q=Q, **options)
+        solved = solve(systems.operator, R, shift=systems.shift, tol=tol, maxiter=steps, Q=Q, final=final)
         systems.X.axpy(1, solved.X)
         return solved.iterations, solved.reasons
 
@@ -342,7 +340,7 @@ def _by_gmres(
     if systems.by_vectors(has_callback=callback is not None):
         run = by_columns(systems, generalized_minimum_residuals, width=width, kind=kind, callback=callback)
     else:
-        run = _in_blocks(systems, block_gmres, restart=width)
+        run = _in_blocks(systems, lambda *given, final, **how: block_gmres(*given, restart=width, **how))
     return corrected(systems, run, cycles * (1 if kind == "legacy" else width))
 
 

@@ -162,7 +162,7 @@ class Projection:
     def _apply(self, R: Block) -> Block:
         assert self.preconditioner is not None
         Z = of_its_shape("preconditioner", self.preconditioner(R), R)
-        self.counts.preconditioner_columns += R.shape[1]
+        self.counts.precondition(R.shape[1])
         if Z is R:
             raise OptionError("preconditioner: returned its argument; return a new block, such as R.copy().")
         return Z

@@ -7,6 +7,7 @@ recurrence.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -41,13 +42,15 @@ class System(NamedTuple):
 
 def by_columns(systems: Systems, method: Callable[..., tuple[int, str]], **options: Any) -> Run:
     """Make a run that solves for the columns one by one."""
+    shifts, M, counts = np.broadcast_to(systems.shift, (systems.b,)), systems.M, systems.counts
 
     def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[str]]:
         iterations, reasons = np.zeros(systems.b, np.intp), ["maxiter"] * systems.b
-        shifts = np.broadcast_to(systems.shift, (systems.b,))
         for j in np.flatnonzero(goals < np.inf):
             r, x = (block.array[:, j].copy() for block in (R, systems.X))
-            system = System(*_maps(systems, float(shifts[j])), r, x, float(goals[j]), *limits)
+            product = functools.partial(_product, systems.operator, counts.apply, float(shifts[j]))
+            solve = functools.partial(_product, M, counts.precondition, 0.0)
+            system = System(product, (lambda r: r) if M is None else solve, r, x, float(goals[j]), *limits)
             iterations[j], reasons[j] = method(system, **options)
             systems.X.array[:, j] = x
         return iterations, reasons
@@ -55,23 +58,9 @@ def by_columns(systems: Systems, method: Callable[..., tuple[int, str]], **optio
     return run
 
 
-def _maps(systems: Systems, shift: float) -> tuple[Map, Map]:
-    """Return the products of vectors with A - shift I and with the preconditioner, which are counted."""
-    counts, M = systems.counts, systems.M
-
-    def product(x: Array) -> Array:
-        counts.apply(1)
-        return _product(systems.operator, x, shift)
-
-    def solve(r: Array) -> Array:
-        counts.preconditioner_columns += 1
-        return _product(M, r)
-
-    return product, solve if M is not None else lambda r: r
-
-
-def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
+def _product(A: Any, count: Callable[[int], object], shift: float, x: Array) -> Array:
     """Apply A - shift I to a vector, which takes a tenth of the time of a call for a block."""
+    count(1)
     matrix = getattr(A, "matrix", None)
     if matrix is None and A.dtype == x.dtype:
         y = np.empty_like(x)
