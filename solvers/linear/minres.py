@@ -413,8 +413,10 @@ class Steps:
             squares = P.column_dot(P).real
         else:
             Y = self._Z[(t + 1) % 2] = self._projection.precondition(P)
-            squares = self._xp.asarray(self._projection.squares(P, Y))
-            now.active[...] &= ~(squares < 0)
+            found = self._projection.squares(P, Y)
+            if (found < 0).any():
+                now.active[...] &= self._xp.asarray(found >= 0)
+            squares = self._xp.asarray(found.astype(dots.dtype))
         self._closing(squares, self._limits, dots, *now, out=(*log, *self._factors, *later))
 
 
