@@ -135,6 +135,10 @@ class Counts:
         self.operator_columns += columns * times
         self.block_applications += times
 
+    def precondition(self, columns: int) -> None:
+        """Count an application of the preconditioner to a block."""
+        self.preconditioner_columns += columns
+
     def add(self, part: Counts, times: int = 1) -> None:
         """Add the costs of a part of the solve, whose operator applies A `times` times."""
         self.operator_columns += times * part.operator_columns

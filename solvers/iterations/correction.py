@@ -15,40 +15,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from ..blocks import Block, Operator, RealArray, to_host
 from ..linear.gmres import block_gmres
-from ..linear.minres import block_minres
-from ..linear.steps import Recordings
-from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection
+from ..linear.minres import Recordings, block_minres
+from ..linear.systems import Preconditioner, Progress, Projection, of_its_shape
 from ..problem import Counts, Problem
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
-
-# Options of version 0.2 that have left, and what replaces them.
-REMOVED: MappingProxyType[str, str] = MappingProxyType(
-    {
-        "extraction": 'vectors are extracted by "refined" around sigma and by "ritz" elsewhere',
-        "initial_shift": "give sigma, or a function as correction",
-        "initial_shift_iterations": "give a function as correction",
-        "inner_base": "give inner_steps, or a function as correction",
-        "inner_stop": "give inner_steps, or a function as correction",
-        "inner_together": "give a function as correction that calls block_minres(with_first=True)",
-        "look_ahead": "give block_size: more pairs are corrected at a time",
-        "retained": "give block_size: a restart retains as many previous vectors",
-        "start": "give v0",
-        "start_basis": "give min_basis, or v0",
-    }
-)
 
 
 @frozen
@@ -110,20 +93,14 @@ class JacobiDavidsonOptions:
     inner_steps: int | None = None
     min_basis: int | None = None
 
-    def __new__(cls, **options: Any) -> JacobiDavidsonOptions:
-        """Refuse options of earlier versions."""
-        for name in options.keys() & REMOVED.keys():
-            raise OptionError(f"{name}: no longer an option of Jacobi-Davidson; {REMOVED[name]}.")
-        return object.__new__(cls)
-
     def __post_init__(self) -> None:
         """Check values that do not depend on a problem; numbers of NumPy become Python's."""
         for field in fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        known = get_args(Correction)
-        if not (callable(self.correction) or self.correction in known):
-            names = ", ".join(map(repr, known))
-            raise OptionError(f"correction: got {self.correction!r}; give one of {names}, or a function.")
+        names = get_args(Correction)
+        if not (callable(self.correction) or self.correction in names):
+            known = ", ".join(map(repr, names))
+            raise OptionError(f"correction: got {self.correction!r}; give one of {known}, or a function.")
         if self.inner_steps is not None and self.inner_steps < 1:
             raise OptionError(f"inner_steps: got {self.inner_steps}; give at least 1.")
 
@@ -197,32 +174,39 @@ class Corrector:
     def __init__(self, problem: Problem, how: JacobiDavidsonOptions, counts: Counts) -> None:
         operator = problem.operator
         self.operator, self.counts, self.preconditioner = operator, counts, problem.preconditioner
-        self.counted: Any = CountedOperator(operator, counts.apply)  # for functions of a user
+        counted = SimpleNamespace(shape=operator.shape, device=operator.device, apply=self._apply)
+        self.counted: Any = counted  # for functions of a user
         self.minres_steps = how.inner_steps or (END_STEPS if problem.target is None else INSIDE_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS
         self.undecided = how.correction == "auto" and self.preconditioner is not None
         self.corrections = 0
         self._function = how.correction if callable(how.correction) else None
-        self.method = "function" if callable(how.correction) else how.correction
-        if self.method == "auto":
-            self.method = "davidson" if self.undecided else "minres"
+        chosen = "davidson" if self.undecided else "minres"
+        self.method = chosen if how.correction == "auto" else "function" if self._function else how.correction
         self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
+
+    def _apply(self, X: Block, *arguments: Any, **options: Any) -> Block:
+        self.counts.apply(X.shape[1])
+        return self.operator.apply(X, *arguments, **options)
 
     def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
         """Compute a block of corrections, shape (n, b); `converged` is the number of converged pairs."""
+        R = problem.R
         if self.undecided:  # change if single applications of the preconditioner make too little progress
-            self.corrections += problem.R.shape[1]
-            if self.corrections > PATIENCE * (converged + problem.R.shape[1]):
+            self.corrections += R.shape[1]
+            if self.corrections > PATIENCE * (converged + R.shape[1]):
                 self.undecided, self.method = False, "minres"
-        if self._function is not None:
-            return _checked("correction", self._function(problem), problem.R)
         if self.method in ("minres", "gmres"):
             return self._solved(problem, stop)
-        if self.method == "davidson" and self.preconditioner is None:
-            return problem.R
-        X = problem.X if self.method == "olsen" else None
-        T = Projection(X, self.preconditioner, self.counts).precondition(problem.R)
-        return _checked("preconditioner", T, problem.R)
+        if self._function is not None:
+            T = of_its_shape("correction", self._function(problem), R)
+        else:
+            X = problem.X if self.method == "olsen" else None
+            T = Projection(X, self.preconditioner, self.counts).precondition(R)
+        if not np.isfinite(to_host(T.norms())).all():
+            who = "correction" if self._function else "preconditioner"
+            raise BreakdownError(f"{who}: returned NaN or Inf for finite residuals.")
+        return T
 
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
         """Solve the correction equations by MINRES, or by GMRES if the preconditioner is indefinite."""
@@ -237,14 +221,3 @@ class Corrector:
             self.method = "gmres"
         solved = block_gmres(self.operator, B, tol=problem.tol, maxiter=self.gmres_steps, **options)
         return cast(Block, solved.X)
-
-
-def _checked(who: str, T: Block, R: Block) -> Block:
-    if getattr(T, "shape", None) != R.shape:
-        raise ShapeError(
-            f"{who}: returned shape {getattr(T, 'shape', None)} for residuals of shape {R.shape}; "
-            "return a block of the same shape."
-        )
-    if not np.isfinite(to_host(T.norms())).all():
-        raise BreakdownError(f"{who}: returned NaN or Inf for finite residuals.")
-    return T

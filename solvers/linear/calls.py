@@ -22,7 +22,7 @@ from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively,
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
-from .systems import SINGULAR, Linear, Reason, lengths_of, linear, underflown
+from .systems import BREAKDOWNS, COSTS, SINGULAR, Linear, lengths_of, underflown
 
 Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
@@ -41,13 +41,13 @@ class Systems:
     operator: Any
     B: BlockVector
     X: Any  # a block: initial solutions
-    is_zero: bool  # whether these are zero
     limits: RealArray  # residual norms to reach, shape (b,)
     lengths: RealArray  # of the right-hand sides
     M: Any  # the operator of the preconditioner, or None
     A: Any  # the matrix of the caller, whose factors `solve` may take
     returned: Callable[[Block], Any]  # gives solutions the kind and the shape of the caller's B
     counts: Counts
+    shift: Any = 0.0  # the systems are those of A - shift I; a number, or one per column
 
     @classmethod
     def of(
@@ -119,10 +119,9 @@ class Systems:
         lengths = lengths_of(block)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
-        is_zero = x0 is None or not to_host(X.norms()).any()
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
-        return cls(operator, block, X, is_zero, limits, lengths, M, A, returned, Counts())
+        return cls(operator, block, X, limits, lengths, M, A, returned, Counts())
 
     @property
     def n(self) -> int:
@@ -146,13 +145,14 @@ class Systems:
         return is_here and (self.b == 1 or has_callback or self.B.array.size <= SHORT_BLOCK)
 
     def apply(self, X: Block, out: Block | None = None, **options: Any) -> Any:
-        """Apply A to a block, and count it."""
+        """Apply A - shift I to a block, and count it."""
         self.counts.apply(X.shape[1])
-        return self.operator.apply(X, out=out, **options)
+        shift = self.operator.backend.xp.asarray(self.shift) if np.ndim(self.shift) else float(self.shift)
+        return self.operator.apply(X, out=out, shift=shift, **options)
 
     def precondition(self, R: Block) -> Block:
         """Apply the preconditioner to a block, and count it."""
-        self.counts.preconditioner_columns += R.shape[1]
+        self.counts.precondition(R.shape[1])
         return self.M.apply(R)  # type: ignore[no-any-return]
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
@@ -163,8 +163,7 @@ class Systems:
         from ..result import ConvergenceWarning
 
         for reason, text in BREAKDOWNS.items():
-            columns = [j for j, found in enumerate(solved.reasons) if found == reason]
-            if columns:
+            if columns := [j for j, found in enumerate(solved.reasons) if found == reason]:
                 shown = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
                 warnings.warn(f"right-hand side {shown}: {text}.", ConvergenceWarning, stacklevel=4)
         if return_info:
@@ -175,31 +174,25 @@ class Systems:
 
 # Adds corrections for the residuals R to X; returns iterations and reasons per column. The arguments are R,
 # norms to reach, infinite for finished columns, the limit of iterations, and the `final` of `block_minres`.
-Run = Callable[[Block, RealArray, int, float], tuple[NDArray[np.intp], Sequence[Reason]]]
+Run = Callable[[Block, RealArray, int, float], tuple[NDArray[np.intp], Sequence[str]]]
 
 
 def corrected(
-    systems: Systems,
-    run: Run,
-    maxiter: int,
-    shift: Any = 0.0,
-    iterations: NDArray[np.intp] | int = 0,
-    *,
-    takes_last: bool = False,
+    systems: Systems, run: Run, maxiter: int, taken: NDArray[np.intp] | int = 0, *, takes_last: bool = False
 ) -> Linear:
     """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding.
 
     Residuals that a run has made larger are undone, but with `takes_last` those at the limit of iterations:
     residuals of conjugate gradients grow for some time where errors already decrease.
     """
-    operator, X, limits, b = systems.operator, systems.X, systems.limits, systems.b
-    sigma = operator.backend.xp.asarray(shift) if np.ndim(shift) else float(shift)
-    taken, before = np.zeros(b, np.intp) + iterations, np.full(b, np.inf)
+    X, limits, b = systems.X, systems.limits, systems.b
+    taken, before = np.zeros(b, np.intp) + taken, np.full(b, np.inf)
     reasons = ended = np.full(b, "maxiter", object)
     doubtful = tried = fresh = np.zeros(b, bool)
-    goals, is_zero, unit, kept = limits, systems.is_zero, float(np.finfo(X.dtype).eps) / 2, None
+    goals, unit, kept = limits, float(np.finfo(X.dtype).eps) / 2, None
+    is_zero = not to_host(X.norms()).any()
     while True:
-        R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
+        R = systems.B.copy() if is_zero else systems.apply(X).axpby(1, systems.B, -1)
         residuals = lengths_of(R)
         left, is_full, is_larger = reasons == "maxiter", taken >= maxiter, residuals > before
         is_slow = np.where(fresh, is_larger, residuals > PROGRESS * before)
@@ -208,20 +201,21 @@ def corrected(
             X[:, j : j + 1] = 0 if kept is None else kept[:, j : j + 1]
             residuals[j] = before[j]
         is_singular = is_slow & (tried | (ended == "singular"))
-        cases = residuals <= limits, np.isin(ended, FINAL), is_singular, is_slow & ~is_full
+        is_final = np.char.startswith(ended.astype(str), "indefinite")
+        cases = residuals <= limits, is_final, is_singular, is_slow & ~is_full
         found = np.select(cases, ("converged", ended, "singular", "stagnated"), "maxiter")
         reasons = np.where(left, found, reasons)
         left = reasons == "maxiter"
         steps, final = maxiter - int(taken[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
         if not left.any() or steps <= 0:
             fields = systems.returned(X), residuals, systems.lengths, taken, tuple(reasons.tolist())
-            return linear(*fields, counts=systems.counts)
+            return Linear(*fields, *COSTS(systems.counts))
         if not left.all():  # a step for a column that is finished would change it
             R.scale(column_factors(left.astype(float), R))
         kept, tried = None if is_zero else X.copy(), doubtful
         if tried.any():
             steps, final = min(steps, TRIAL), SINGULAR * unit
-        with blas_threads(operator):
+        with blas_threads(systems.operator):
             more, why = run(R, np.where(left, goals, np.inf), steps, final)
         taken, ended = taken + np.where(left, more, 0), np.array(why, object)
         doubtful = left & (ended == "singular") & (not tried.any())
@@ -231,13 +225,9 @@ def corrected(
 
 def _array(given: Any) -> Any:
     """Return the array of a block, or a list as one."""
-    return (
-        given.array
-        if isinstance(given, BlockVector)
-        else np.asarray(given)
-        if isinstance(given, list)
-        else given
-    )
+    if isinstance(given, BlockVector):
+        return given.array
+    return np.asarray(given) if isinstance(given, list) else given
 
 
 def _preconditioner(M: Any, A: Any, dtype: Any) -> Any:
@@ -256,14 +246,6 @@ def _preconditioner(M: Any, A: Any, dtype: Any) -> Any:
     return as_operator(M, shape=A.shape, dtype=dtype, device=A.device, layout=A.layout)
 
 
-FINAL = "indefinite", "indefinite preconditioner"
-BREAKDOWNS = {
-    "indefinite": "A is not positive definite, which conjugate gradients need: use minres",
-    "indefinite preconditioner": "M is not positive definite; give another, or none",
-    "singular": "A or M is singular, and the residual cannot be reduced further",
-}
-
-
 def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
     """Refuse right-hand sides of which squares of residuals underflow: they would pass as zero."""
     numbers = np.finfo(B.dtype)
@@ -280,18 +262,15 @@ def takes_arrays(solve: Solver) -> Solver:
 
     @functools.wraps(solve)
     def solved(A: Any, B: Any, **options: Any) -> Linear:
-        for name in ("maxiter", "restart"):
-            if options.get(name) is not None:
-                options[name] = whole(name, options[name])
+        for name in {"maxiter", "restart"} & options.keys():
+            options[name] = None if options[name] is None else whole(name, options[name])
         if hasattr(B, "n_global"):  # a block
             return solve(A, B, **options)
-        shift: Any = options.get("shift")
-        Q, M = options.get("Q"), options.get("preconditioner")
-        least = np.complex64 if np.iscomplexobj(shift) else np.float32
-        systems = Systems.of(solve.__name__, A, B, None, M, least=least)
-        if hasattr(Q, "dtype"):
-            options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
-        options["preconditioner"] = None if systems.M is None else systems.M.apply
+        least = np.complex64 if np.iscomplexobj(options.get("shift", 0.0)) else np.float32
+        systems = Systems.of(solve.__name__, A, B, None, options.get("preconditioner"), least=least)
+        if hasattr(options.get("Q"), "dtype"):
+            options["Q"] = BlockVector(options["Q"], copy=True, dtype=systems.B.dtype)
+        options["preconditioner"] = systems.M and systems.M.apply
         found = solve(systems.operator, systems.B, **options)
         return replace(found, X=systems.returned(found.X))
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from .block_cg import BlockCG, Shifted
 from .calls import Run, Systems, corrected
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import Linear, Projection, Reason
+from .systems import Linear, Projection
 from .vectors import (
     Callback,
     by_columns,
@@ -130,8 +130,7 @@ def _by_cg(systems: Systems, steps: int, callback: Callback = None) -> Linear:
     if systems.by_vectors() and (callback is None or systems.b == 1):
         run = by_columns(systems, conjugate_gradients, callback=callback)
     else:
-        noted = None if callback is None else lambda X: callback(systems.returned(X))
-        run = BlockCG(systems, callback=noted).run
+        run = BlockCG(systems, callback=callback).run
     return corrected(systems, run, steps, takes_last=True)
 
 
@@ -147,11 +146,10 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     others = {i: Shifted(sigma - values[seed], systems) for i, sigma in enumerate(values) if i != seed}
     runs: dict[int, Linear] = {}
     for i in (seed, *others):  # the space is common, true residuals are not
-        sigma, other = float(values[i]), others.get(i)
-        each = replace(systems, X=other.X, is_zero=False) if other else systems
-        run = BlockCG(each, sigma, () if other else list(others.values())).run
-        taken = other.iterations if other else 0
-        runs[i] = last = corrected(each, run, steps, sigma, taken, takes_last=True)
+        other = others.get(i)
+        each = replace(systems, X=other.X if other else systems.X, shift=values[i])
+        run = BlockCG(each, () if other else list(others.values())).run
+        runs[i] = last = corrected(each, run, steps, other.iterations if other else 0, takes_last=True)
     solved = [runs[i] for i in range(len(values))]
     solutions: Any = [each.X for each in solved]
     if isinstance(solutions[0], type(systems.B.array)):
@@ -232,7 +230,7 @@ def minres(
         systems.operator.check_hermitian()
         if systems.M is not None:
             systems.M.check_hermitian(name="M")
-    solved = _by_minres(systems, steps, sigma, callback)
+    solved = _by_minres(replace(systems, shift=sigma), steps, callback)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
         for count, residual, reason in zip(solved.iterations, solved.residuals, solved.reasons, strict=True):
@@ -240,26 +238,22 @@ def minres(
     return systems.finished(solved, steps, return_info=return_info)
 
 
-def _by_minres(systems: Systems, steps: int, sigma: Any = 0.0, callback: Callback = None) -> Linear:
+def _by_minres(systems: Systems, steps: int, callback: Callback = None) -> Linear:
     if systems.by_vectors(has_callback=callback is not None):
-        run = by_columns(systems, minimum_residuals, sigma, callback=callback)
+        run = by_columns(systems, minimum_residuals, callback=callback)
     else:
-        run = _in_blocks(systems, block_minres, shift=sigma)
-    return corrected(systems, run, steps, sigma)
+        run = _in_blocks(systems, block_minres)
+    return corrected(systems, run, steps)
 
 
-def _in_blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
+def _in_blocks(systems: Systems, solve: Callable[..., Linear]) -> Run:
     """Make a run of a solver of blocks with a Krylov space per column."""
     Q = Projection(None, systems.M and systems.M.apply, systems.counts)
 
-    def run(
-        R: Block, goals: RealArray, steps: int, final: float
-    ) -> tuple[NDArray[np.intp], Sequence[Reason]]:
-        if solve is block_minres:
-            options["final"] = final
+    def run(R: Block, goals: RealArray, steps: int, final: float) -> tuple[NDArray[np.intp], Sequence[str]]:
         lengths = to_host(R.norms())
         tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
-        solved = solve(systems.operator, R, tol=tol, maxiter=steps, Q=Q, **options)
+        solved = solve(systems.operator, R, shift=systems.shift, tol=tol, maxiter=steps, Q=Q, final=final)
         systems.X.axpy(1, solved.X)
         return solved.iterations, solved.reasons
 
@@ -346,7 +340,7 @@ def _by_gmres(
     if systems.by_vectors(has_callback=callback is not None):
         run = by_columns(systems, generalized_minimum_residuals, width=width, kind=kind, callback=callback)
     else:
-        run = _in_blocks(systems, block_gmres, restart=width)
+        run = _in_blocks(systems, lambda *given, final, **how: block_gmres(*given, restart=width, **how))
     return corrected(systems, run, cycles * (1 if kind == "legacy" else width))
 
 
@@ -413,7 +407,7 @@ def solve(
 
             if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
                 names.insert(0, "factors")
-    best, least = cast(Linear, None), math.inf
+    tried: list[Linear] = []
     for name in names:
         try:
             found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
@@ -421,11 +415,12 @@ def solve(
             if name != "factors":
                 raise
             continue  # a matrix without factors, such as a singular one
-        excess = found.residuals / np.maximum(systems.limits, np.finfo(float).tiny)
-        if best is None or excess.max() < least:
-            best, least, worst = replace(found, method=name), excess.max(), int(np.argmax(excess))
+        tried.append(replace(found, method=name))
         if found.converged:
             break
+    excess = [found.residuals / np.maximum(systems.limits, np.finfo(float).tiny) for found in tried]
+    i = int(np.argmin([each.max() for each in excess]))
+    best, worst = tried[i], int(np.argmax(excess[i]))
     if not (best.converged or return_info):
         raise BreakdownError(
             f"solve: {best.method} ended with a residual of {best.residuals[worst]:.2e} for right-hand "
@@ -442,7 +437,7 @@ def _by_factors(systems: Systems) -> Linear:
     if factors.is_singular:
         raise BreakdownError("solve: A is singular.")
 
-    def run(R: Block, goals: RealArray, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+    def run(R: Block, goals: RealArray, *_: Any) -> tuple[NDArray[np.intp], Sequence[str]]:
         systems.X.axpy(1, factors.solve(R))
         return np.zeros(systems.b, np.intp), ["converged"] * systems.b
 

@@ -19,6 +19,7 @@ from .systems import (
     Preconditioner,
     Projection,
     inverse_where,
+    lengths_of,
 )
 
 STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
@@ -82,34 +83,28 @@ def block_gmres(
     """
     if restart < 1:
         raise OptionError(f"restart: got {restart}; give at least 1 step.")
-    projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
-    return _Gmres(A, B, shift, tol, projection).run(maxiter, restart, with_first)
+    return _Gmres(A, B, shift, tol, maxiter, with_first, Q, preconditioner).run(restart)
 
 
 class _Gmres(LinearSystems):
     """Cycles of Arnoldi's method: one Hessenberg matrix per column, all bases in one buffer."""
 
-    def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
-        super().__init__(A, B, shift, tol, projection)
-        self.B, self.X = projection.project(B.copy()), B.copy().scale(0)
-        self.begin(self.norms(self.B), self.B)
-        xp = array_namespace(B.array)
+    def run(self, restart: int) -> Linear:
+        """Iterate until all columns have stopped."""
+        self.begin(lengths_of(self.B))
+        self.X = self.B.copy().scale(0)
+        steps = min(restart, max(self.left, 1))
+        self.buffer, R = self.B.like(self.b * (steps + 1)), self.B.copy()
+        xp = array_namespace(R.array)
         self.factors: Any = xp.asarray(self.shift) if self.shift.any() else 0
-        self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
-
-    def run(self, maxiter: int | None, restart: int, with_first: bool) -> Linear:
-        """Iterate until all columns have stopped, or for `maxiter` steps."""
-        left = self.n if maxiter is None else maxiter
-        steps, self.with_first = min(restart, max(left, 1)), with_first
-        self.buffer = self.B.like(self.b * (steps + 1))
-        R = self.B.copy()
-        while left > 0 and not self.ended(with_first):
+        while self.left > 0 and not self.ended:
             before = self.residuals.copy()
-            left -= self._cycle(R, min(steps, left))
-            if left > 0 and not self.ended(with_first):
+            self.left -= self._cycle(R, min(steps, self.left))
+            if self.left > 0 and not self.ended:
                 R = self.projection.project(self._apply(self.X, R)).axpby(1, self.B, -1)
-                self.residuals = np.where(self.active, self.norms(R), self.residuals)
-                self.finish_converged()
+                self.counts.reductions += 1
+                self.residuals = np.where(self.active, lengths_of(R), self.residuals)
+                self.finish(self.residuals <= self.limits, "converged")
                 self.finish(self.residuals > STAGNATED * before, "stagnated")
         return self.result()
 
@@ -126,8 +121,8 @@ class _Gmres(LinearSystems):
     def _cycle(self, R: Block, steps: int) -> int:
         """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
         b, begin = self.b, np.where(self.active, self.residuals, 0.0)
-        H = np.zeros((b, steps + 1, steps), self.dtype)
-        y = np.zeros((steps, b), self.dtype)  # minimises each column's residual over its own steps
+        H = np.zeros((b, steps + 1, steps), np.result_type(R.dtype, np.float64))
+        y = np.zeros((steps, b), H.dtype)  # minimises each column's residual over its own steps
         scale = np.zeros(b)
         V, P = self._scaled(R, self.residuals), self.B.like()
         for i in range(steps):
@@ -143,9 +138,9 @@ class _Gmres(LinearSystems):
             y[: i + 1, j] = np.linalg.solve(T[j, : i + 1], reduced[j, : i + 1])[..., 0].T
             self.residuals = np.where(self.active, np.abs(reduced[:, -1, 0]), self.residuals)
             self.iterations += self.active
-            self.finish_converged()
+            self.finish(self.residuals <= self.limits, "converged")
             self.finish(length <= EXHAUSTED * self.unit * scale, "converged")
-            if self.ended(self.with_first):
+            if self.ended:
                 break
             V, P = self._scaled(P, length), V
         step = self.buffer[:, : (i + 1) * b].combine(small_matrix(_apart(y[: i + 1]), V))
@@ -154,19 +149,17 @@ class _Gmres(LinearSystems):
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
         """Orthogonalise each column of P against its own basis; return coefficients and remaining norms."""
-        b = self.b
-        known = self.buffer[:, : count * b]
-        total = np.zeros((count, b), self.dtype)
+        known, total = self.buffer[:, : count * self.b], 0
         for _ in range(2):  # twice is enough
             self.projection.project(P)
-            h = np.einsum("ijj->ij", to_host(known.dot(P)).reshape(count, b, b)).astype(self.dtype)
-            self.counts.reductions += 1
+            h = np.einsum("ijj->ij", to_host(known.dot(P)).reshape(count, self.b, self.b))
+            h = h.astype(np.result_type(h.dtype, np.float64))
             known.combine(small_matrix(_apart(h), P), out=P, alpha=-1, beta=1)
-            total += h
-        return total, self.norms(P)
+            total = total + h
+        self.counts.reductions += 3
+        return np.asarray(total), lengths_of(P)
 
 
 def _apart(h: Array) -> Array:
     """Return the matrix that multiplies the basis vectors of column j alone by h[:, j]."""
-    count, b = h.shape
-    return (h[:, :, None] * np.eye(b)[None, :, :]).reshape(count * b, b)
+    return (h[:, :, None] * np.eye(h.shape[1])).reshape(h.size, h.shape[1])

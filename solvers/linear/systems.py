@@ -12,7 +12,8 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +30,13 @@ EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the spac
 INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
 
 Preconditioner = Callable[[Block], Block]
-Reason = Literal[
-    "converged",
-    "maxiter",
-    "stopped",
-    "singular",
-    "stagnated",
-    "indefinite",
-    "indefinite preconditioner",
-    "underflow",
-]
+# Reasons for stopping with SciPy's codes: 0, the number of iterations for 1, and for breakdowns -1.
+CODES = {"converged": 0, "maxiter": 1, "stopped": 1, "stagnated": 1, "underflow": -1}
+BREAKDOWNS = {
+    "indefinite": "A is not positive definite, which conjugate gradients need: use minres",
+    "indefinite preconditioner": "M is not positive definite; give another, or none",
+    "singular": "A or M is singular, and the residual cannot be reduced further",
+}
 
 
 @frozen
@@ -74,7 +72,7 @@ class Linear:
     residuals: RealArray
     initial: RealArray
     iterations: NDArray[np.intp]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[str, ...]
     operator_columns: int
     block_applications: int
     preconditioner_columns: int
@@ -89,9 +87,8 @@ class Linear:
     @property
     def codes(self) -> NDArray[np.intp]:
         """SciPy's codes, per column: 0 if converged, its iterations if not, -1 after a breakdown."""
-        is_right = np.array(self.reasons) == "converged"
-        is_unfinished = np.isin(self.reasons, ["maxiter", "stopped", "stagnated"])
-        return np.where(is_right, 0, np.where(is_unfinished, np.maximum(self.iterations, 1), -1))
+        codes = np.array([CODES.get(reason, -1) for reason in self.reasons], np.intp)
+        return np.where(codes > 0, np.maximum(self.iterations, 1), codes)
 
     @property
     def info(self) -> int:
@@ -99,10 +96,8 @@ class Linear:
         return int(self.codes.min(initial=0) or self.codes.max(initial=0))
 
 
-def linear(*fields: Any, counts: Counts) -> Linear:
-    """Form a result with the costs so far."""
-    names = "operator_columns", "block_applications", "preconditioner_columns", "reductions"
-    return Linear(*fields, *(getattr(counts, name) for name in names))
+# The costs of a result so far.
+COSTS = attrgetter("operator_columns", "block_applications", "preconditioner_columns", "reductions")
 
 
 @frozen
@@ -156,48 +151,40 @@ class Projection:
             self.project(Z)  # rounding errors along Q would grow from step to step
         return Z
 
-    def is_definite(self, R: Block, Z: Block, squares: Array) -> NDArray[np.bool_]:
-        """Check whether r^H K^-1 r, computed from Z = K^-1 R, is negative by rounding errors at most."""
-        squares = to_host(squares)
-        if not (squares < 0).any():
-            return np.ones(len(squares), bool)
-        unit = float(np.finfo(R.dtype).eps) / 2
-        bound = INDEFINITE * unit * to_host(R.norms()) * to_host(Z.norms())
-        return np.asarray(squares >= -bound)
+    def squares(self, R: Block, Z: Block) -> RealArray:
+        """Return r^H K^-1 r from Z = K^-1 R on the host, and -1 if it is negative beyond rounding errors."""
+        squares = np.asarray(to_host(R.column_dot(Z).real), np.float64)
+        if (squares < 0).any():
+            bound = INDEFINITE * float(np.finfo(R.dtype).eps) / 2 * to_host(R.norms()) * to_host(Z.norms())
+            squares = np.where(squares < -bound, -1.0, np.maximum(squares, 0.0))
+        return squares
 
     def _apply(self, R: Block) -> Block:
         assert self.preconditioner is not None
-        Z = self.preconditioner(R)
-        self.counts.preconditioner_columns += R.shape[1]
-        if getattr(Z, "shape", None) != R.shape:
-            raise ShapeError(
-                f"preconditioner: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
-                "return a block of the same shape."
-            )
+        Z = of_its_shape("preconditioner", self.preconditioner(R), R)
+        self.counts.precondition(R.shape[1])
         if Z is R:
             raise OptionError("preconditioner: returned its argument; return a new block, such as R.copy().")
         return Z
 
 
-class CountedOperator:
-    """An operator that reports the columns of each block it is applied to."""
-
-    def __init__(self, operator: Operator, count: Callable[[int], object]) -> None:
-        self._operator, self.count = operator, count
-        self.shape, self.device = operator.shape, operator.device
-
-    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
-        """Apply the operator."""
-        self.count(X.shape[1])
-        return self._operator.apply(X, *arguments, **options)
-
-
 class LinearSystems:
     """The systems of a block, one per column, and their state; derived classes iterate on it."""
 
-    def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
+    def __init__(
+        self,
+        A: Any,
+        B: Block,
+        shift: Any,
+        tol: Any,
+        maxiter: int | None,
+        with_first: bool,
+        Q: Block | Projection | None,
+        preconditioner: Preconditioner | None,
+    ) -> None:
         self.operator: Operator = A if hasattr(A, "apply") else as_operator(A)
-        self.projection, Q = projection, projection.Q
+        self.projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
+        self.counts, Q = self.projection.counts, self.projection.Q
         self.n, self.b = B.n_global, B.shape[1]
         if self.operator.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {self.operator.shape} but B has {self.n} rows; A must be square.")
@@ -210,11 +197,11 @@ class LinearSystems:
         if not self.is_real and B.dtype.kind != "c":
             raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
         self.shift: Array = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
-        self.counts = projection.counts
+        self.B: Block = self.projection.project(B.copy())
         self.X: Any = None
+        self.left, self.with_first = self.n if maxiter is None else maxiter, with_first
         self.active, self.iterations = np.ones(self.b, bool), np.zeros(self.b, np.intp)
         self.reasons = np.full(self.b, "maxiter", object)
-        self.residuals = self.initial = np.zeros(self.b)
 
     def _per_column(self, name: str, value: Any) -> Array:
         values = np.asarray(to_host(value) if np.ndim(value) else value)
@@ -224,41 +211,38 @@ class LinearSystems:
             )
         return np.broadcast_to(values, (self.b,))
 
-    def dots(self, X: Block, Y: Block) -> Array:
-        """Return x_j^H y_j per column on the host, in double precision."""
+    def begin(self, initial: RealArray) -> None:
+        """Set the norms of the right-hand sides; zero columns are solved by zero."""
         self.counts.reductions += 1
-        values = finite(to_host(X.column_dot(Y)))
-        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
-
-    def norms(self, X: Block) -> RealArray:
-        """Return the Euclidean norms of the columns."""
-        self.counts.reductions += 1
-        return lengths_of(X)
-
-    def begin(self, initial: RealArray, R: Block) -> None:
-        """Set the norms of the right-hand sides R; zero columns are solved by zero."""
-        self.residuals, self.initial = initial.copy(), initial
+        self.residuals, self.initial, self.limits = initial.copy(), initial, self.tol * initial
         if (zero := initial == 0).any():
-            self.finish(underflown(R, zero), "underflow")
+            self.finish(underflown(self.B, zero), "underflow")
             self.finish(zero, "converged")
 
-    def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
+    def finish(self, which: NDArray[np.bool_], reason: str) -> None:
         """Mark columns as finished."""
         self.reasons[which & self.active] = reason
         self.active &= ~which
 
-    def finish_converged(self) -> None:
-        """Mark columns as finished that have reached their tolerance."""
-        self.finish(self.residuals <= self.tol * self.initial, "converged")
-
-    def ended(self, with_first: bool) -> bool:
-        """Check whether all columns have stopped, or with `with_first` any."""
-        return not (self.active.all() if with_first else self.active.any())
+    @property
+    def ended(self) -> bool:
+        """Whether all columns have stopped, or with `with_first` any."""
+        return not (self.active.all() if self.with_first else self.active.any())
 
     def result(self) -> Linear:
         """Return the solutions."""
-        reasons = tuple(self.reasons.tolist())
-        return linear(self.X, self.residuals, self.initial, self.iterations, reasons, counts=self.counts)
+        fields = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons.tolist())
+        return Linear(*fields, *COSTS(self.counts))
+
+
+def of_its_shape(who: str, Z: Any, R: Block) -> Block:
+    """Return what a function of a block R returned, a block of the same shape."""
+    if getattr(Z, "shape", None) != R.shape:
+        raise ShapeError(
+            f"{who}: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
+            "return a block of the same shape."
+        )
+    return Z  # type: ignore[no-any-return]
 
 
 def lengths_of(X: Block) -> RealArray:

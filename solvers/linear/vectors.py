@@ -7,6 +7,7 @@ recurrence.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -21,46 +22,35 @@ from blockvec import BlockVector
 
 from ..blocks import Array, Block, RealArray
 from .calls import Run, Systems
-from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
+from .systems import EXHAUSTED, INDEFINITE, SINGULAR, finite
 
 Callback: TypeAlias = Callable[[Any], object] | None
+Map: TypeAlias = Callable[[Array], Array]
 
 
 class System(NamedTuple):
     """A system with the residual r, which is overwritten; its solution is added to x."""
 
-    systems: Systems
-    shift: float
+    product: Map  # by A - shift I
+    solve: Map  # the preconditioner
     r: Array
     x: Array
     goal: float  # norm of r
     maxiter: int
     final: float  # as of `block_minres`
 
-    def product(self, x: Array) -> Array:
-        """Apply A - shift I."""
-        self.systems.counts.apply(1)
-        return _product(self.systems.operator, x, self.shift)
 
-    def solve(self, r: Array) -> Array:
-        """Apply the preconditioner; without one return r itself."""
-        if self.systems.M is None:
-            return r
-        self.systems.counts.preconditioner_columns += 1
-        return _product(self.systems.M, r)
-
-
-def by_columns(
-    systems: Systems, method: Callable[..., tuple[int, Reason]], shift: Any = 0.0, **options: Any
-) -> Run:
+def by_columns(systems: Systems, method: Callable[..., tuple[int, str]], **options: Any) -> Run:
     """Make a run that solves for the columns one by one."""
-    shifts, b = np.broadcast_to(shift, (systems.b,)), systems.b
+    shifts, M, counts = np.broadcast_to(systems.shift, (systems.b,)), systems.M, systems.counts
 
-    def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
-        iterations, reasons = np.zeros(b, np.intp), list[Reason](["maxiter"] * b)
+    def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[str]]:
+        iterations, reasons = np.zeros(systems.b, np.intp), ["maxiter"] * systems.b
         for j in np.flatnonzero(goals < np.inf):
             r, x = (block.array[:, j].copy() for block in (R, systems.X))
-            system = System(systems, float(shifts[j]), r, x, float(goals[j]), *limits)
+            product = functools.partial(_product, systems.operator, counts.apply, float(shifts[j]))
+            solve = functools.partial(_product, M, counts.precondition, 0.0)
+            system = System(product, (lambda r: r) if M is None else solve, r, x, float(goals[j]), *limits)
             iterations[j], reasons[j] = method(system, **options)
             systems.X.array[:, j] = x
         return iterations, reasons
@@ -68,8 +58,9 @@ def by_columns(
     return run
 
 
-def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
+def _product(A: Any, count: Callable[[int], object], shift: float, x: Array) -> Array:
     """Apply A - shift I to a vector, which takes a tenth of the time of a call for a block."""
+    count(1)
     matrix = getattr(A, "matrix", None)
     if matrix is None and A.dtype == x.dtype:
         y = np.empty_like(x)
@@ -79,21 +70,21 @@ def _product(A: Any, x: Array, shift: float = 0.0) -> Array:
     return np.asarray(y - shift * x if shift else y, x.dtype)
 
 
-def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, Reason]:
-    """Solve for positive definite A and preconditioner, until ||r|| is below the goal."""
-    r, x, goal, maxiter = system[2:6]
+def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int, str]:
+    """Solve for positive definite A and preconditioner."""
+    product, solve, r, x, goal, maxiter, _ = system
     axpy: Any = get_blas_funcs("axpy", (x,))
     size = rho_old = 0.0
     p = np.zeros_like(r)
     for step in range(maxiter):
-        z = system.solve(r)
+        z = solve(r)
         rho = float(np.vdot(r, z).real)
         if rho <= 0:
             return step, "indefinite preconditioner"
         if rho_old:
             p *= rho / rho_old
         p = axpy(z, p)
-        q = system.product(p)
+        q = product(p)
         curvature = _dot(p, q)
         size = size or _norm(q) / _norm(p)  # a lower bound of ||A||
         if curvature <= 0:
@@ -109,17 +100,17 @@ def conjugate_gradients(system: System, callback: Callback = None) -> tuple[int,
     return maxiter, "maxiter"
 
 
-def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, Reason]:
+def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, str]:
     """Solve for Hermitian A and positive definite preconditioner.
 
     References
     ----------
     Paige, Saunders, SIAM J. Numer. Anal. 12 (1975) 617.
     """
-    r, x, goal, maxiter, final = system[2:]
+    product, solve, r, x, goal, maxiter, final = system
     axpy: Any = get_blas_funcs("axpy", (x,))
     unit, norm = float(np.finfo(x.dtype).eps) / 2, 0.0
-    z = system.solve(r)
+    z = solve(r)
     square = _dot(r, z)
     if square <= 0:
         return 0, "indefinite preconditioner"
@@ -129,13 +120,13 @@ def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, R
     u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
     for step in range(1, maxiter + 1):
         v = z * (1 / beta)
-        y = system.product(v)
+        y = product(v)
         if beta_old:
             y = axpy(u_old, y, a=-beta / beta_old)
         alpha = _dot(v, y)
         y = axpy(u, y, a=-alpha / beta)
         u_old, u = u, y
-        z = system.solve(u)
+        z = solve(u)
         square = _dot(u, z)
         if square < -INDEFINITE * unit * _norm(u) * _norm(z):
             return step, "indefinite preconditioner"
@@ -163,23 +154,22 @@ def minimum_residuals(system: System, callback: Callback = None) -> tuple[int, R
 
 def generalized_minimum_residuals(
     system: System, width: int, kind: str, callback: Callback = None
-) -> tuple[int, Reason]:
+) -> tuple[int, str]:
     """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
-    r, x, goal, maxiter = system[2:6]
-    shape, count = (len(x), len(x)), 0
+    product, solve, r, x, goal, maxiter, _ = system
+    shape, counted = (len(x), len(x)), []
 
     def noted(value: Any) -> None:
-        nonlocal count
-        count += 1
+        counted.append(1)
         if callback is not None:
             callback(value)
 
-    A, M = (LinearOperator(shape, matvec=each, dtype=x.dtype) for each in (system.product, system.solve))
+    A, M = (LinearOperator(shape, matvec=each, dtype=x.dtype) for each in (product, solve))
     cycles = maxiter if kind == "legacy" else -(-maxiter // width)
-    b = r + system.product(x) if x.any() else r
+    b = r + product(x) if x.any() else r
     options: Any = {"restart": width, "maxiter": cycles, "callback": noted, "callback_type": kind}
-    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=system.systems.M and M, **options)
-    return (maxiter, "maxiter") if is_short else (count, "converged")
+    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=M, **options)
+    return (maxiter, "maxiter") if is_short else (len(counted), "converged")
 
 
 def _dot(x: Array, y: Array) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
-from solvers.linear.steps import Recordings, Steps
+from solvers.linear.minres import Recordings, Steps
 from solvers.orthogonalization import orthogonalize
 from tests.pretended_gpu import pretended_gpu
 
