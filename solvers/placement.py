@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
-MOST_BYTES = 8 << 30  # bytes, predicted: of the same, half of the memory of a small computer
+MOST_BYTES = 1 << 33  # bytes, predicted: of the same, half of the memory of a small computer
 # Factorisation above which values around a shift are computed without one. For random graphs, where this
 # matters, the prediction is some five times too high.
 LONGEST_S = 600.0  # s, predicted
@@ -28,8 +28,7 @@ LONGEST_S = 600.0  # s, predicted
 # place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of
 # 30^3.
 QUICK_S = 8.0  # s, predicted
-MOST_ROWS = 300_000  # rows of a matrix that is copied for this prediction, up to three times too high
-MOST_ENTRIES = 5_000_000  # entries of the same
+MOST_ENTRIES = 5_000_000  # entries of a matrix that is copied for this prediction, up to three times too high
 FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
 # Real entries of a matrix and these vectors up to which steps on the host take less time than the launches of
 # their kernels on a GPU.
@@ -112,7 +111,7 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> st
         return "cpu"
     if blockvec.Factorization.is_available(device):
         return device
-    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
+    is_quick = entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
     return "cpu" if is_quick else None
 
 
@@ -130,7 +129,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     if dense_is_faster(n, 0, A.device, "factors") is not None:
         return False
     has_library = blockvec.Factorization.is_small(n, entries) or blockvec.Factorization.is_available(A.device)
-    return has_library or (n <= MOST_ROWS and entries <= FOREST * n)
+    return has_library or entries <= min(MOST_ENTRIES, FOREST * n)
 
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:

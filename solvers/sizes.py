@@ -23,20 +23,18 @@ from .runtime.progress import logger
 from .stages.dense import dense_bytes
 
 PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
-MAX_RESTARTS = 5000  # restarts of Lanczos: documented
-MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
+MAX_RESTARTS = 5000  # restarts of Lanczos: documented; outer steps of Jacobi-Davidson per pair
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
 FEW_INVERSE_PAIRS = 5  # pairs: narrow blocks up to here with an inverse that may solve for four as for one
-# Basis of a function of a GPU that takes twice as many steps between restarts. Nine matrices of 3000 to 1.3
-# million rows took .4 to 1.0 of the time with it.
-FUNCTION_BYTES = 1 << 30  # bytes
+# Most bytes of a basis that is larger than usual: of a window, and of a function of a GPU that takes twice as
+# many steps between restarts (nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time with it).
+LARGE_BASIS = 1 << 30  # bytes
 LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
 # the time and a third of the columns of 82, on a sheet of graphene the same.
 WINDOW_BASIS = 256  # vectors
-WINDOW_BYTES = 1 << 30  # bytes
 
 
 def choose_options(problem: Problem) -> IterationOptions:
@@ -53,7 +51,7 @@ def choose_options(problem: Problem) -> IterationOptions:
     ncv = _basis_size(problem, b)
     method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
-    maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
+    maxiter = MAX_RESTARTS * (problem.k if problem.begins_with_corrections else 1)
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
     return IterationOptions(b, ncv, maxiter, degree, method, why)
@@ -93,6 +91,8 @@ def why_dense(problem: Problem) -> str | None:
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if problem.method != "auto" or any(value is not None for value in iterative):
         return None
+    if problem.operator.layout is not None and not fits_dense(problem.operator):
+        return None  # every process would have the whole matrix
     place: Rival = "end" if problem.target is None else "inside"
     rival: Rival = "solves" if problem.has_costly_steps else place
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
@@ -180,13 +180,13 @@ def _basis_size(problem: Problem, b: int) -> int:
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         elif op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None:
-            is_large = problem.n * (k + 2 * steps * b) * op.dtype.itemsize > FUNCTION_BYTES
+            is_large = problem.n * (k + 2 * steps * b) * op.dtype.itemsize > LARGE_BASIS
             steps *= 1 if is_large or problem.target is not None or problem.asks_for_corrections else 2
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
-        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * op.dtype.itemsize), problem.n // 8))
+        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 8))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
