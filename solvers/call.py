@@ -26,7 +26,7 @@ from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
 from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, SingularError
-from .runtime.processes import processes_of, same_generator, shares, split
+from .runtime.processes import processes_of, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
@@ -71,7 +71,8 @@ class Call:
     def __init__(self, given: Mapping[str, Any], begin_s: float) -> None:
         A, M, options = given["A"], given["M"], {name: plain(value) for name, value in given.items()}
         arguments.check(options)
-        options |= {name: arguments.whole(name, options[name]) for name in SIZES if options[name] is not None}
+        sizes = {name: options[name] for name in SIZES if options[name] is not None}
+        options |= {name: arguments.integer(name, size) for name, size in sizes.items()}
         self.options, self.begin_s = options, begin_s  # all arguments as they are given
         k, sigma, which, mode = itemgetter("k", "sigma", "which", "mode")(options)
         interval, like, comm = itemgetter("interval", "like", "comm")(options)
@@ -79,7 +80,7 @@ class Call:
         self.interval = interval = None if interval is None else arguments.ends(interval)
         self.k: Any  # pairs, or the most that are accepted of an interval
         if interval is None:
-            self.k = 6 if k is None else arguments.whole("k", k)
+            self.k = 6 if k is None else arguments.integer("k", k)
         else:
             self.k = None if k is None else arguments.integer("k", k, 0)
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
@@ -102,7 +103,7 @@ class Call:
         kind = {"shape": options["shape"], "dtype": self.dtype, "device": self.device, "mode": mode}
         self.A: Any = split(A, comm, **kind, by_products=by_products, **needed)
         self.processes = processes_of(self.A, comm)
-        sigma = None if sigma is None else arguments.real("sigma", sigma, "a finite number", math.isfinite)
+        sigma = None if sigma is None else arguments.real("sigma", sigma)
         # Entries of `info` that are the caller's, and not what a stage asked for.
         self.own = {"sigma": sigma, "mode": mode}
         self.own |= {"which": which, "k": self.k} if interval is None else {}
@@ -164,7 +165,7 @@ class Call:
         if moves:  # its entries are read there
             self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
-        is_formed = arguments.are_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
+        is_formed = arguments.is_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
         self.unfactored |= self.transforms and is_shifted and is_usual and not is_formed
         if options["precision"] == "mixed":
             is_end = not is_shifted and self.has_none("M", "interval", "preconditioner", "jd_options")
@@ -202,7 +203,7 @@ class Call:
 
     def _problem(self, op: Operator) -> Problem:
         options, method = self.options, self.options["method"]
-        tol = arguments.real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+        tol = arguments.real("tol", options["tol"], "a number of at least 0", 0.0)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
         dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
         return Problem(
@@ -210,7 +211,7 @@ class Call:
             k=6 if self.k is None else self.k,
             which=self.which,
             tolerance=Tolerance(tol, options["convergence"], float(np.finfo(dtype).eps) / 2),
-            rng=same_generator(arguments.generator(seed), self.processes),
+            rng=arguments.generator(seed, self.processes),
             target=self.sigma if self.unfactored else None,
             norm=arguments.positive("norm", options["norm"]),
             start=None if self.start is None else arguments.tall_block("v0", self.start, op),

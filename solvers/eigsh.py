@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .arguments import Options
 from .problem import IterationState, Method
-from .result import EigenResult
+from .result import EigenResult, settle
 from .runtime.processes import together
 from .runtime.progress import logger
-from .settle import settle
 
 Which = Literal["LM", "LA", "SA", "BE", "SM"]
 

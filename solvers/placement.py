@@ -9,7 +9,7 @@ import blockvec
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
-from .arguments import are_explicit, is_explicit
+from .arguments import is_explicit
 from .blocks import Operator
 from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
@@ -134,7 +134,7 @@ def is_factorable(A: Operator, which: str) -> bool:
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
     """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
-    if not are_explicit(A, M):
+    if not is_explicit(A, M):
         return False
     if op.device == "cpu":
         return is_affordable(A, M)

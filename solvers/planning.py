@@ -20,7 +20,7 @@ from blockvec.errors import ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
 
-from .arguments import are_explicit, integer, is_explicit
+from .arguments import integer, is_explicit
 from .blocks import ceil_div
 from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
 from .placement import can_factorise, is_factorable
@@ -247,7 +247,7 @@ def _factors_may_help(call: Call, first: str) -> bool:
     problem, op = call.problem, call.problem.operator
     iterates = first in ("lanczos", "filter") and problem.method == "auto" and problem.target is None
     is_free = iterates and problem.locked is None and not problem.asks_for_corrections
-    if not (is_free and are_explicit(call.A, call.M) and is_factorable(op, problem.which)):
+    if not (is_free and is_explicit(call.A, call.M) and is_factorable(op, problem.which)):
         return False
     if call.M is None:
         return not (problem.may_be_dense and is_full(op))  # whose values take as long as some shifts

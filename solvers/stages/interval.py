@@ -24,13 +24,13 @@ from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
-from ..problem import Verification
+from ..problem import Verification, staged
 from ..result import EigenResult, described, refuse_more
 from ..runtime.memory import require_memory
 from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
-from .combine import one_after_other, staged
+from .combine import one_after_other
 from .slicing import PER_SHIFT, Slicing
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from blockvec.errors import BreakdownError
 from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..placement import shift_invert_s
-from ..problem import IterationOptions, Verification
-from ..result import EigenResult, InfiniteError
-from ..settle import is_complete
-from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, staged
+from ..problem import IterationOptions, Verification, staged
+from ..result import EigenResult, InfiniteError, is_complete
+from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other
 from .drivers import solve, solve_iteratively
 from .end import from_end
 from .shift_invert import above_zero, by_shift_invert
