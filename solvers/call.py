@@ -119,10 +119,10 @@ class Call:
             options["method"], options["preconditioner"], options["jd_options"]
         )
 
-    def of(self, problem: Problem) -> Call:
-        """Return the call for a part of its problem."""
+    def part(self, **changes: Any) -> Call:
+        """Return the call for a part of its problem, with changed attributes."""
         part = copy.copy(self)
-        part.problem = problem
+        vars(part).update(changes)
         return part
 
     @property
@@ -315,7 +315,7 @@ def solved(call: Call) -> EigenResult:
     iteration on a GPU begins with is compiled while the matrix is checked.
     """
     request = Request(call.k, call.which, call.sigma, call.interval)
-    penalties, requests = _penalties(call, request)
+    penalties, requests = _penalties(call, request) if may_have_penalties(call.A) else (None, [request])
     if penalties is not None and requests != [request]:
         path = call.options["checkpoint"]
 
@@ -332,7 +332,8 @@ def solved(call: Call) -> EigenResult:
         call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
         call.penalties = penalties
     sizes = call.planned().options
-    warn_of_processes(call.plan, call.op)
+    if call.processes is not None:
+        warn_of_processes(call.plan, call.op)
     if sizes is None or sizes.method not in ("lanczos", "filter"):
         return _solved_by(call)
     b, n = sizes.block_size, call.problem.n
@@ -378,8 +379,6 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
     if they leave none: its values would be counted by their errors.
     """
-    if not may_have_penalties(call.A):
-        return None, [request]
     options, penalties = call.options, Penalties.of(call.A, call.M)
     if penalties is not None and penalties.are_far(request):
         return None, [request]

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
-NEARLY_FULL = 4  # n^2 / nonzeros: matrices with fewer zeros fill in; random matrices, see docs/theory
+NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
 
 
 # Vectors that a product reads and writes per column, a result that is written counting twice: 2.5 to 3.5 fit
 # measured times best, on two cores and on an H100 (eleven matrices of 6e3 to 2e6 rows).
 VECTOR_PASSES = 3.5
+RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 16 for two H200, at 250 GB/s
 BLOCK_PASSES = 4  # passes over the new block of a step per pass over the basis; the same matrices
 
 
@@ -54,13 +55,12 @@ class Rates:
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
     exchange_s: float  # least time of an exchange of rows between processes
-    exchange_byte_s: float  # per byte that a process receives
     factors: Mapping[str, FactorRates]  # by library
 
 
 HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
-    column_s=2e-5,  # two cores of a server; single columns on one core, 900 rows: 3.4e-5
+    column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
     step_s=4e-4,  # two cores of a server
     queued_s=0,  # there is no queue
@@ -68,7 +68,6 @@ HOST = Rates(
     dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
     exchange_s=2e-5,  # two processes of a host, shared memory
-    exchange_byte_s=5e-10,  # the same, rows in any order
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
         "SuperLU": FactorRates(least_s=0.15, row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
@@ -87,7 +86,6 @@ GPU = Rates(
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
     exchange_s=1e-4,  # two H200 of a host: calls from Python take 95 to 330 us, those of one GPU 25 to 70
-    exchange_byte_s=4e-12,  # the same: 250 GB/s (tests/benchmarks/scaling_model.py)
     factors={
         # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
         # 1e6, and 0.55 s for its numbers; 5e-3 s for a solve with few rows.
@@ -102,7 +100,8 @@ def rates(device: str) -> Rates:
 
 
 Rival = Literal["end", "inside", "solves", "factors", "interval"]
-SHORT, SMALL = 150, 500  # rows: LAPACK takes less time than blocks of solves, and than a fraction of a second
+SHORT = 150  # rows: LAPACK takes less time than blocks of solves
+SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BLAS
 PER_PAIR = 5  # rows per wanted pair, beside SHORT: steps and solves take longer for more pairs
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
 DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {

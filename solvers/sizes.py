@@ -25,7 +25,6 @@ from .stages.dense import dense_bytes
 PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
 MAX_RESTARTS = 5000  # restarts of Lanczos: documented; outer steps of Jacobi-Davidson per pair
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
-FEW_INVERSE_PAIRS = 5  # pairs: narrow blocks up to here with an inverse that may solve for four as for one
 # Most bytes of a basis that is larger than usual: of a window, and of a function of a GPU that takes twice as
 # many steps between restarts (nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time with it).
 LARGE_BASIS = 1 << 30  # bytes
@@ -136,11 +135,10 @@ def _width_of_steps(problem: Problem) -> int:
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
     is_plain = problem.start_width <= chebyshev.PAIR and not filters
-    is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
-    if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
-        return min(k, problem.solve_width or chebyshev.PAIR)  # only copies of wanted values change the result
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
     b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
+    if problem.has_costly_steps and op.device == "cpu" and is_plain:
+        return min(k, problem.solve_width or b)  # only copies of wanted values change the result
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
     if is_plain and problem.locked is None:

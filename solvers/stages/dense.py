@@ -17,7 +17,7 @@ from blockvec.parallel import share
 
 from ..arguments import is_explicit
 from ..blocks import Block, Operator, RealArray, empty_block, to_host
-from ..costs import fits_dense
+from ..costs import SMALL, fits_dense
 from ..iterations.rayleigh_ritz import Selection, select
 from ..runtime.memory import require_memory
 
@@ -25,7 +25,6 @@ PANEL = 64  # columns: of the identity per product to form a matrix, and that LA
 # Rows per pair from which on selected vectors of a tridiagonal matrix take less time than all: six of 180
 # rows .67, of 600 to 2000 rows .45 to .35.
 SELECTIVE_ROWS = 10  # rows per pair
-UNTHREADED_ROWS = 500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two
 
 
 def formed(operator: Operator, like: Block) -> Any:
@@ -103,7 +102,7 @@ def dense_eigenpairs(
         return np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
 
     n, is_here, selected = len(A), isinstance(A, np.ndarray), None
-    with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
+    with single_threaded_blas if is_here and n <= SMALL else contextlib.nullcontext():
         if is_here and n >= SELECTIVE_ROWS * k:
             selected = selected_eigenpairs(A, wanted)
         if selected is None:

@@ -72,7 +72,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start
     if options.method != "jd" and has_short_columns(problem):
-        columns = inner_product_columns(problem.blocks)
+        inner = problem.blocks
+        columns = ColumnBlock if inner is BlockVector else inner_product_columns(inner)
         start = columns.of(start)
         if problem.locked is not None:
             problem = replace(problem, locked=columns.of(problem.locked))

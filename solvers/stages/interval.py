@@ -62,7 +62,7 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(task.of(problem), low, high, why)
+        return _densely(task.part(problem=problem), low, high, why)
     refuse_more(count, task.k)
     size = n * (count + BASES * min(count, PER_SHIFT)) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
