@@ -22,13 +22,14 @@ INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
-
-
-# Vectors that a product reads and writes per column, a result that is written counting twice: 2.5 to 3.5 fit
-# measured times best, on two cores and on an H100 (eleven matrices of 6e3 to 2e6 rows).
-VECTOR_PASSES = 3.5
+# Passes over vectors: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows on an H100. On two
+# cores 2.5 and 6 were, with which 60 easy and 12 harder problems took .98 to 1.03 of the time.
+VECTOR_PASSES = 3.5  # of a product
+BASIS_PASSES = 4  # of a step over the basis: twice for projections, twice again
+BLOCK_PASSES = 4  # of a step over its new block, per one over the basis
+STEP_S = 5e-4  # s: a step of an iteration beside what it moves; H100, and 4e-4 on two cores of a server
+EXCHANGE_S = 1e-4  # s: least time of an exchange of rows; two H200 of a host, from Python 95 to 330 us
 RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 16 for two H200, at 250 GB/s
-BLOCK_PASSES = 4  # passes over the new block of a step per pass over the basis; the same matrices
 
 
 @frozen
@@ -49,12 +50,9 @@ class Rates:
     call_s: float  # least time of a product with a block
     column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
     byte_s: float  # per byte that a product moves
-    step_s: float  # of a step of an iteration, beside what it moves
-    queued_s: float  # the same for one of several steps that one call queues
-    basis_passes: float  # reads and writes of the basis per step
+    queued_s: float  # of one of several steps that one call queues, in the place of STEP_S
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
-    exchange_s: float  # least time of an exchange of rows between processes
     factors: Mapping[str, FactorRates]  # by library
 
 
@@ -62,12 +60,9 @@ HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
     column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
-    step_s=4e-4,  # two cores of a server
     queued_s=0,  # there is no queue
-    basis_passes=6,  # four, at two thirds of the throughput of products (two cores of a server)
     dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
-    exchange_s=2e-5,  # two processes of a host, shared memory
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
         "SuperLU": FactorRates(least_s=0.15, row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
@@ -78,14 +73,11 @@ HOST = Rates(
 )
 GPU = Rates(
     call_s=2e-5,  # H100, few rows
-    column_s=2e-5,  # H100: with step_s the best of five pairs for 11 matrices of 6e3 to 2e6 rows
+    column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
-    step_s=5e-4,  # H100: see column_s; single steps took 1.3e-4 to 4e-4
     queued_s=6e-5,  # H100, few rows
-    basis_passes=4,  # twice for projections, twice again
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
-    exchange_s=1e-4,  # two H200 of a host: calls from Python take 95 to 330 us, those of one GPU 25 to 70
     factors={
         # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
         # 1e6, and 0.55 s for its numbers; 5e-3 s for a solve with few rows.
@@ -171,8 +163,8 @@ def recurrence_s(operator: Operator, columns: int) -> float:
 
 def step_s(device: str, n: int, itemsize: int, columns: int, basis: float) -> float:
     """Predict the seconds of a step beside its products: a block is orthogonalised against a basis."""
-    rate = rates(device)
-    return rate.step_s + rate.byte_s * n * itemsize * rate.basis_passes * (basis + BLOCK_PASSES * columns)
+    vectors = BASIS_PASSES * (basis + BLOCK_PASSES * columns)
+    return STEP_S + rates(device).byte_s * n * itemsize * vectors
 
 
 def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
@@ -185,7 +177,7 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
         return rate.column_s + product_s(op, 1)
     size, basis = op.dtype.itemsize, options.ncv
     if rate.queued_s and options.method != "jd":
-        vectors = basis + rate.basis_passes * BLOCK_PASSES * columns
+        vectors = basis + BASIS_PASSES * BLOCK_PASSES * columns
         own_s = rate.queued_s + rate.byte_s * problem.n * size * vectors
     else:
         own_s = step_s(op.device, problem.n, size, columns, basis)

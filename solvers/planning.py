@@ -22,7 +22,17 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer, is_explicit
 from .blocks import ceil_div
-from .costs import RECEIVED, call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
+from .costs import (
+    EXCHANGE_S,
+    RECEIVED,
+    call_s,
+    dense_is_faster,
+    dense_s,
+    fits_dense,
+    is_full,
+    product_s,
+    rates,
+)
 from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
@@ -310,10 +320,10 @@ def _split_s(problem: Problem, options: IterationOptions) -> float | None:
     Each GPU has its share of the work; the processes of one computer do what one would do with all cores.
     """
     op: Any = problem.operator
-    layout, rate = op.layout, rates(op.device)
+    layout = op.layout
     parts = len(set(share(layout.comm, (platform.node(), op.device))))
     rows = problem.n // parts
     own: Any = DescribedOperator((rows, rows), op.nnz // parts, op.dtype, op.device)
     received = largest(layout, op.halo_rows) * options.block_size * op.dtype.itemsize
-    exchange_s = rate.exchange_s + RECEIVED * rate.byte_s * received if received else 0.0
+    exchange_s = EXCHANGE_S + RECEIVED * rates(op.device).byte_s * received if received else 0.0
     return _cycle_s(replace(problem, operator=own), options, exchange_s)
