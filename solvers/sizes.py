@@ -28,7 +28,8 @@ SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to t
 # Most bytes of a basis that is larger than usual: of a window, and of a function of a GPU that takes twice as
 # many steps between restarts (nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time with it).
 LARGE_BASIS = 1 << 30  # bytes
-LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
+LEAST_STEPS = 8  # steps: of large blocks, for which a basis needs room
+WIDTH = 4  # columns of a block, for as many pairs at least; twice as many and half of them are other choices
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
@@ -136,14 +137,14 @@ def _width_of_steps(problem: Problem) -> int:
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
     is_plain = problem.start_width <= chebyshev.PAIR and not filters
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
-    b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
+    b = 2 * WIDTH if k >= 2 * WIDTH and is_cheap else WIDTH if k >= WIDTH else WIDTH // 2
     if problem.has_costly_steps and op.device == "cpu" and is_plain:
         return min(k, problem.solve_width or b)  # only copies of wanted values change the result
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
     if is_plain and problem.locked is None:
         return 1
-    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, 4)
+    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, WIDTH)
 
 
 def _width_of_corrections(problem: Problem) -> int:
@@ -157,11 +158,10 @@ def _width_of_corrections(problem: Problem) -> int:
     """
     op, k, ncv = problem.operator, problem.k, problem.ncv
     is_short = op.device != "cpu" or problem.n <= SHORT_COLUMN * k
-    if k < 4:
-        return 2
-    if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
-        return 8
-    return 4
+    if k < WIDTH:
+        return WIDTH // 2
+    has_room = ncv is None or integer("ncv", ncv, 1) >= k + 2 * WIDTH * LEAST_STEPS
+    return 2 * WIDTH if is_short and has_room else WIDTH
 
 
 def _basis_size(problem: Problem, b: int) -> int:
@@ -174,7 +174,9 @@ def _basis_size(problem: Problem, b: int) -> int:
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
-        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
+        steps = 14 if b > 1 else SINGLE_STEPS
+        if b > WIDTH or problem.preconditioner is not None:
+            steps = LEAST_STEPS
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         elif op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None:
@@ -184,7 +186,7 @@ def _basis_size(problem: Problem, b: int) -> int:
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
-        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 8))
+        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 2))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
