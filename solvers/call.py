@@ -86,10 +86,7 @@ class Call:
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if caller is not None and is_function(A):
             self.device, self.dtype = self.device or caller.device, self.dtype or caller.dtype
-        self.spacings = (
-            arguments.spacing(A),
-            arguments.spacing(M),
-        )  # eps of the types that A and M are given in
+        self.spacings = arguments.spacing(A), arguments.spacing(M)  # of the types that they are given in
         others = itemgetter("OPinv", "preconditioner", "v0", "orthogonal_to")(options)
         A, self.M, self.OPinv, self.preconditioner, *blocks = arguments.natively(caller, A, M, *others)
         self.start, self.locked = blocks
@@ -115,9 +112,7 @@ class Call:
         self.which: Selection = which
         # Whether A alone is given, and the values as they are or around sigma.
         self.is_plain = mode == "normal" and self.has_none("M", "OPinv")
-        self.corrects = asks_for_corrections(
-            options["method"], options["preconditioner"], options["jd_options"]
-        )
+        self.corrects = asks_for_corrections(*itemgetter("method", "preconditioner", "jd_options")(options))
 
     def part(self, **changes: Any) -> Call:
         """Return the call for a part of its problem, with changed attributes."""
@@ -202,10 +197,15 @@ class Call:
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
 
     def _problem(self, op: Operator) -> Problem:
-        options, method = self.options, self.options["method"]
+        options, preconditioner, file = self.options, self.preconditioner, self.options["checkpoint"]
         tol = arguments.real("tol", options["tol"], "a number of at least 0", 0.0)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
-        dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
+        dtype = op.dtype if self.single is None else self.single
+        if preconditioner is not None:
+            preconditioner = arguments.preconditioner_for(preconditioner, op)
+        # A tridiagonal form has penalties again.
+        may_be_dense = options["method"] in ("auto", "dense") and self.penalties is None
+        may_be_dense &= not (self.corrects or self.OPinv is not None)
         return Problem(
             operator=op,
             k=6 if self.k is None else self.k,
@@ -216,21 +216,12 @@ class Call:
             norm=arguments.positive("norm", options["norm"]),
             start=None if self.start is None else arguments.tall_block("v0", self.start, op),
             locked=None if self.locked is None else arguments.tall_block("orthogonal_to", self.locked, op),
-            preconditioner=None
-            if preconditioner is None
-            else arguments.preconditioner_for(preconditioner, op),
-            checkpoint=arguments.checkpoint_for(
-                options["checkpoint"], options["checkpoint_interval"], self.processes
-            ),
+            preconditioner=preconditioner,
+            checkpoint=arguments.checkpoint_for(file, options["checkpoint_interval"], self.processes),
             time_limit=arguments.positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
             dtype=None if self.single is None else self.single.name,
-            may_be_dense=(
-                method in ("auto", "dense")
-                and self.penalties is None  # which a tridiagonal form has again
-                and not (self.corrects or self.OPinv is not None)
-                and fits_dense(op)
-            ),
+            may_be_dense=may_be_dense and fits_dense(op),
             **{name: options[name] for name in PASSED_ON},
         )
 
@@ -273,10 +264,9 @@ class Call:
         is_factorised = self.transforms and sigma is not None and self.OPinv is None and not self.corrects
         if self.mode in ("buckling", "reciprocal") or (is_factorised and self.mode != "distance"):
             self.A = matrix_of("A", self.A, op)
-        far, is_checked = (
-            sigma if interval is None else arguments.farthest(*interval),
-            options["check_hermitian"],
-        )
+        far, is_checked = sigma, options["check_hermitian"]
+        if interval is not None:
+            far = arguments.farthest(*interval)
         accuracy = self.problem.tolerance.tol, options["convergence"] == "absolute"
         given = far, self.mode, self.problem.norm, is_checked, self.spacings, accuracy
         scaling = measured(op, self.A, self.M, *given)

@@ -176,5 +176,4 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
 
 
 def _size(A: Any) -> tuple[int, int]:
-    n = int(A.shape[0])
-    return n, int(getattr(A, "nnz", n * n))
+    return int(A.shape[0]), int(getattr(A, "nnz", A.shape[0] ** 2))
