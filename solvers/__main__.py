@@ -25,8 +25,7 @@ from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .planning import plan
-from .result import ConvergenceWarning, EigenResult, Interrupted
-from .settle import doubt, is_complete
+from .result import ConvergenceWarning, EigenResult, Interrupted, doubt, is_complete
 
 NAME = "blockvec-eigs"
 UNCONVERGED, UNVERIFIED = 1, 3  # exit codes

@@ -16,7 +16,7 @@ import blockvec
 from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function, native
-from blockvec.parallel import Communicator
+from blockvec.parallel import Communicator, share
 from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
@@ -79,6 +79,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 NOT_OF_INTERVALS = (*HOW, "sigma", "Minv", "v0", "ncv")
 OF_INTERVALS = ("auto", "filter", "dense")  # methods
+FINITE = float(np.finfo(np.float64).max)
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
 
@@ -177,33 +178,24 @@ def check_precision(op: Operator, method: str, *, is_plain: bool) -> None:
     raise OptionError(f"precision: 'mixed' {needs}; leave it out, or use precision='double'.")
 
 
-def whole(name: str, value: Any) -> int:
-    """Convert to an integer. Whole numbers of type float count, such as SciPy's 1e7."""
+def integer(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> int:
+    """Convert to an integer within bounds. Whole numbers of type float count, such as SciPy's 1e7."""
     number = plain(value)
     try:
-        return int(number) if isinstance(number, float) and number.is_integer() else index(number)
+        number = int(number) if isinstance(number, float) and number.is_integer() else index(number)
     except TypeError:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
-
-
-def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Convert to an integer, as `whole` does, and check its bounds."""
-    number = whole(name, value)
-    if number < least or (most is not None and number > most):
-        bound = f"at least {least}" if most is None else f"from {least} to {most}"
+    if not least <= number <= most:
+        bound = f"at least {least}" if most == math.inf else f"from {least} to {most}"
         got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
         raise OptionError(f"{name}: got {got}; give an integer {bound}.")
-    return number
+    return int(number)
 
 
-def is_explicit(A: Any) -> bool:
-    """Check whether A is a matrix with its entries in memory, of the host or a GPU."""
-    return isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
-
-
-def are_explicit(A: Any, M: Any) -> bool:
-    """Check whether A, and M if there is one, are matrices with their entries in memory."""
-    return is_explicit(A) and (M is None or is_explicit(M))
+def is_explicit(A: Any, M: Any = None) -> bool:
+    """Check whether A, and M if there is one, are matrices with their entries in memory, of any device."""
+    has_entries = isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
+    return has_entries and (M is None or is_explicit(M))
 
 
 def is_on_gpu(A: Any) -> bool:
@@ -262,22 +254,24 @@ def spacing(matrix: Any) -> float:
     return float(np.finfo(name if name in SHORT_TYPES else "f8").eps)
 
 
-def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
-    """Convert to a real number and check it."""
+def real(
+    name: str, value: Any, wanted: str = "a finite number", least: float = -FINITE, most: float = FINITE
+) -> float:
+    """Convert to a real number within bounds, which `wanted` says in words."""
     try:
         if isinstance(value, str):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise OptionError(f"{name}: got {value!r}; give a real number.") from None
-    if not accepts(number):
+    if not least <= number <= most:
         raise OptionError(f"{name}: got {value!r}; give {wanted}.")
     return number
 
 
 def positive(name: str, value: Any) -> float | None:
     """Convert to a positive, finite number; None stays None."""
-    return None if value is None else real(name, value, "a positive number", lambda x: 0 < x < math.inf)
+    return None if value is None else real(name, value, "a positive number", math.ulp(0.0))
 
 
 def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
@@ -304,7 +298,7 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
 
 def checkpoint_for(value: Any, interval: Any, comm: Communicator | None) -> Checkpoint | None:
     """Form the checkpoint of a call."""
-    seconds = real("checkpoint_interval", interval, "seconds, at least 0", lambda x: x >= 0)
+    seconds = real("checkpoint_interval", interval, "seconds, at least 0", 0.0, math.inf)
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):
@@ -394,9 +388,12 @@ def scale_by_powers(block: BlockVector, exponents: Any) -> None:
             block.scale(column_factors(np.ldexp(1.0, part), block))
 
 
-def generator(rng: Any) -> np.random.Generator:
-    """Form the random generator of a call."""
+def generator(rng: Any, comm: Communicator | None = None) -> np.random.Generator:
+    """Form the random generator of a call; those of all processes get the state of the first one's."""
     try:
-        return np.random.default_rng(plain(rng))
+        formed = np.random.default_rng(plain(rng))
     except (TypeError, ValueError):
         raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
+    if comm is not None:
+        formed.bit_generator.state = share(comm, formed.bit_generator.state)[0]
+    return formed

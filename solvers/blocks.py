@@ -119,12 +119,12 @@ def ceil_div(count: int, unit: int) -> int:
 
 def round_up(count: int, unit: int) -> int:
     """Round up to a multiple of a unit."""
-    return ceil_div(count, unit) * unit
+    return -(-count // unit) * unit
 
 
 def padded_width(width: int, like: Block) -> int:
     """Round a number of columns up to one that blocks on the device of this one have."""
-    return round_up(width, width_padding(like))
+    return width if like.device == "cpu" else round_up(width, PADDING)
 
 
 def bordered(C: Array, rows: int, columns: int) -> Array:
@@ -143,7 +143,7 @@ def whole_ranges(count: int, width: int, like: Block) -> list[tuple[int, int]]:
 
 def apply_in_ranges(operator: LinearMap, X: AnyBlock, out: AnyBlock, width: int) -> None:
     """Apply an operator to a wide block; on a GPU by products with `width` columns, which steps run, too."""
-    if width_padding(X) == 1:
+    if X.device == "cpu":
         operator.apply(X, out=out)
         return
     for begin, end in whole_ranges(X.shape[1], width, X):

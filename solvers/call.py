@@ -26,7 +26,7 @@ from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
 from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, SingularError
-from .runtime.processes import processes_of, same_generator, shares, split
+from .runtime.processes import processes_of, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
@@ -71,7 +71,8 @@ class Call:
     def __init__(self, given: Mapping[str, Any], begin_s: float) -> None:
         A, M, options = given["A"], given["M"], {name: plain(value) for name, value in given.items()}
         arguments.check(options)
-        options |= {name: arguments.whole(name, options[name]) for name in SIZES if options[name] is not None}
+        sizes = {name: options[name] for name in SIZES if options[name] is not None}
+        options |= {name: arguments.integer(name, size) for name, size in sizes.items()}
         self.options, self.begin_s = options, begin_s  # all arguments as they are given
         k, sigma, which, mode = itemgetter("k", "sigma", "which", "mode")(options)
         interval, like, comm = itemgetter("interval", "like", "comm")(options)
@@ -79,16 +80,13 @@ class Call:
         self.interval = interval = None if interval is None else arguments.ends(interval)
         self.k: Any  # pairs, or the most that are accepted of an interval
         if interval is None:
-            self.k = 6 if k is None else arguments.whole("k", k)
+            self.k = 6 if k is None else arguments.integer("k", k)
         else:
             self.k = None if k is None else arguments.integer("k", k, 0)
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if caller is not None and is_function(A):
             self.device, self.dtype = self.device or caller.device, self.dtype or caller.dtype
-        self.spacings = (
-            arguments.spacing(A),
-            arguments.spacing(M),
-        )  # eps of the types that A and M are given in
+        self.spacings = arguments.spacing(A), arguments.spacing(M)  # of the types that they are given in
         others = itemgetter("OPinv", "preconditioner", "v0", "orthogonal_to")(options)
         A, self.M, self.OPinv, self.preconditioner, *blocks = arguments.natively(caller, A, M, *others)
         self.start, self.locked = blocks
@@ -102,7 +100,7 @@ class Call:
         kind = {"shape": options["shape"], "dtype": self.dtype, "device": self.device, "mode": mode}
         self.A: Any = split(A, comm, **kind, by_products=by_products, **needed)
         self.processes = processes_of(self.A, comm)
-        sigma = None if sigma is None else arguments.real("sigma", sigma, "a finite number", math.isfinite)
+        sigma = None if sigma is None else arguments.real("sigma", sigma)
         # Entries of `info` that are the caller's, and not what a stage asked for.
         self.own = {"sigma": sigma, "mode": mode}
         self.own |= {"which": which, "k": self.k} if interval is None else {}
@@ -114,14 +112,12 @@ class Call:
         self.which: Selection = which
         # Whether A alone is given, and the values as they are or around sigma.
         self.is_plain = mode == "normal" and self.has_none("M", "OPinv")
-        self.corrects = asks_for_corrections(
-            options["method"], options["preconditioner"], options["jd_options"]
-        )
+        self.corrects = asks_for_corrections(*itemgetter("method", "preconditioner", "jd_options")(options))
 
-    def of(self, problem: Problem) -> Call:
-        """Return the call for a part of its problem."""
+    def part(self, **changes: Any) -> Call:
+        """Return the call for a part of its problem, with changed attributes."""
         part = copy.copy(self)
-        part.problem = problem
+        vars(part).update(changes)
         return part
 
     @property
@@ -164,7 +160,7 @@ class Call:
         if moves:  # its entries are read there
             self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
-        is_formed = arguments.are_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
+        is_formed = arguments.is_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
         self.unfactored |= self.transforms and is_shifted and is_usual and not is_formed
         if options["precision"] == "mixed":
             is_end = not is_shifted and self.has_none("M", "interval", "preconditioner", "jd_options")
@@ -201,35 +197,31 @@ class Call:
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
 
     def _problem(self, op: Operator) -> Problem:
-        options, method = self.options, self.options["method"]
-        tol = arguments.real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+        options, preconditioner, file = self.options, self.preconditioner, self.options["checkpoint"]
+        tol = arguments.real("tol", options["tol"], "a number of at least 0", 0.0)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
-        dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
+        dtype = op.dtype if self.single is None else self.single
+        if preconditioner is not None:
+            preconditioner = arguments.preconditioner_for(preconditioner, op)
+        # A tridiagonal form has penalties again.
+        may_be_dense = options["method"] in ("auto", "dense") and self.penalties is None
+        may_be_dense &= not (self.corrects or self.OPinv is not None)
         return Problem(
             operator=op,
             k=6 if self.k is None else self.k,
             which=self.which,
             tolerance=Tolerance(tol, options["convergence"], float(np.finfo(dtype).eps) / 2),
-            rng=same_generator(arguments.generator(seed), self.processes),
+            rng=arguments.generator(seed, self.processes),
             target=self.sigma if self.unfactored else None,
             norm=arguments.positive("norm", options["norm"]),
             start=None if self.start is None else arguments.tall_block("v0", self.start, op),
             locked=None if self.locked is None else arguments.tall_block("orthogonal_to", self.locked, op),
-            preconditioner=None
-            if preconditioner is None
-            else arguments.preconditioner_for(preconditioner, op),
-            checkpoint=arguments.checkpoint_for(
-                options["checkpoint"], options["checkpoint_interval"], self.processes
-            ),
+            preconditioner=preconditioner,
+            checkpoint=arguments.checkpoint_for(file, options["checkpoint_interval"], self.processes),
             time_limit=arguments.positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
             dtype=None if self.single is None else self.single.name,
-            may_be_dense=(
-                method in ("auto", "dense")
-                and self.penalties is None  # which a tridiagonal form has again
-                and not (self.corrects or self.OPinv is not None)
-                and fits_dense(op)
-            ),
+            may_be_dense=may_be_dense and fits_dense(op),
             **{name: options[name] for name in PASSED_ON},
         )
 
@@ -272,10 +264,9 @@ class Call:
         is_factorised = self.transforms and sigma is not None and self.OPinv is None and not self.corrects
         if self.mode in ("buckling", "reciprocal") or (is_factorised and self.mode != "distance"):
             self.A = matrix_of("A", self.A, op)
-        far, is_checked = (
-            sigma if interval is None else arguments.farthest(*interval),
-            options["check_hermitian"],
-        )
+        far, is_checked = sigma, options["check_hermitian"]
+        if interval is not None:
+            far = arguments.farthest(*interval)
         accuracy = self.problem.tolerance.tol, options["convergence"] == "absolute"
         given = far, self.mode, self.problem.norm, is_checked, self.spacings, accuracy
         scaling = measured(op, self.A, self.M, *given)
@@ -314,7 +305,7 @@ def solved(call: Call) -> EigenResult:
     iteration on a GPU begins with is compiled while the matrix is checked.
     """
     request = Request(call.k, call.which, call.sigma, call.interval)
-    penalties, requests = _penalties(call, request)
+    penalties, requests = _penalties(call, request) if may_have_penalties(call.A) else (None, [request])
     if penalties is not None and requests != [request]:
         path = call.options["checkpoint"]
 
@@ -331,7 +322,8 @@ def solved(call: Call) -> EigenResult:
         call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
         call.penalties = penalties
     sizes = call.planned().options
-    warn_of_processes(call.plan, call.op)
+    if call.processes is not None:
+        warn_of_processes(call.plan, call.op)
     if sizes is None or sizes.method not in ("lanczos", "filter"):
         return _solved_by(call)
     b, n = sizes.block_size, call.problem.n
@@ -377,8 +369,6 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
     if they leave none: its values would be counted by their errors.
     """
-    if not may_have_penalties(call.A):
-        return None, [request]
     options, penalties = call.options, Penalties.of(call.A, call.M)
     if penalties is not None and penalties.are_far(request):
         return None, [request]

@@ -20,20 +20,27 @@ if TYPE_CHECKING:
 
 INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
-NEARLY_FULL = 4  # n^2 / nonzeros: matrices with fewer zeros fill in; random matrices, see docs/theory
+NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
+# Passes over vectors: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows on an H100. On two
+# cores 2.5 and 6 were, with which 60 easy and 12 harder problems took .98 to 1.03 of the time.
+VECTOR_PASSES = 3.5  # of a product
+BASIS_PASSES = 4  # of a step over the basis: twice for projections, twice again
+BLOCK_PASSES = 4  # of a step over its new block, per one over the basis
+STEP_S = 5e-4  # s: a step of an iteration beside what it moves; H100, and 4e-4 on two cores of a server
+EXCHANGE_S = 1e-4  # s: least time of an exchange of rows; two H200 of a host, from Python 95 to 330 us
+RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 16 for two H200, at 250 GB/s
 
 
 @frozen
 class FactorRates:
     """Seconds of a library of sparse factors."""
 
+    least_s: float  # of a whole solve by shift-invert, which does not depend on the matrix
     row_s: float  # per row, of the analysis
-    entry_s: float  # per entry of the matrix, of the analysis
     symbolic_s: float  # per entry of the factors, of the analysis
     flop_s: float  # per operation
     solve_s: float  # per entry of the factors and block of eight columns
-    call_s: float  # least time of a solve
 
 
 @frozen
@@ -41,70 +48,40 @@ class Rates:
     """Seconds of the operations of an iteration on a class of device."""
 
     call_s: float  # least time of a product with a block
-    recurrence_s: float  # the same within a Chebyshev recurrence, which checks nothing
-    column_s: float  # least time of a product or a step of a single column
+    column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
     byte_s: float  # per byte that a product moves
-    step_s: float  # of a step of an iteration, beside what it moves
-    launched_s: float  # the same for one of several steps that one call queues
-    vector_passes: float  # reads and writes of a block per product
-    basis_passes: float  # reads and writes of the basis per step
-    block_passes: float  # reads and writes of the new block per step
+    queued_s: float  # of one of several steps that one call queues, in the place of STEP_S
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
-    exchange_s: float  # least time of an exchange of rows between processes
-    exchange_byte_s: float  # per byte that a process receives
-    sum_s: float  # of a sum over processes
     factors: Mapping[str, FactorRates]  # by library
 
 
 HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
-    recurrence_s=2e-5,  # two cores of a server, row-major blocks
-    column_s=3e-5,  # one core, 900 rows: 3.4e-5
+    column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
-    step_s=4e-4,  # two cores of a server
-    launched_s=4e-4,  # there is no queue
-    vector_passes=2.5,  # two cores of a server
-    basis_passes=6,  # four, at two thirds of the throughput of products (two cores of a server)
-    block_passes=24,  # the same
-    dense_s=0.0,  # less than a step
+    queued_s=0,  # there is no queue
+    dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
-    exchange_s=2e-5,  # two processes of a host, shared memory
-    exchange_byte_s=5e-10,  # the same, rows in any order
-    sum_s=1e-5,  # two processes of a host, shared memory
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
-        "SuperLU": FactorRates(
-            row_s=0, entry_s=1e-7, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8, call_s=1e-3
-        ),
+        "SuperLU": FactorRates(least_s=0.15, row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
         # MKL 2026.2 on one core: 0.9 s for a cube of 40^3 points, 1.3 s for a square of 500^2, 0.5 s for an
         # elastic block of 23,000 unknowns and for a spin chain of 12,870 states.
-        "PARDISO": FactorRates(
-            row_s=3e-6, entry_s=1e-7, symbolic_s=1e-8, flop_s=1.2e-11, solve_s=4e-9, call_s=5e-4
-        ),
+        "PARDISO": FactorRates(least_s=0.15, row_s=3e-6, symbolic_s=1e-8, flop_s=1.2e-11, solve_s=4e-9),
     },
 )
 GPU = Rates(
     call_s=2e-5,  # H100, few rows
-    recurrence_s=2e-5,  # H100: with step_s the best of five pairs for 11 matrices of 6e3 to 2e6 rows
-    column_s=2e-5,  # as for a block
+    column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
-    step_s=5e-4,  # H100: see recurrence_s; single steps took 1.3e-4 to 4e-4
-    launched_s=6e-5,  # H100, few rows
-    vector_passes=3.5,  # H100, the same eleven matrices
-    basis_passes=4,  # twice for projections, twice again
-    block_passes=16,  # H100, the same eleven matrices
+    queued_s=6e-5,  # H100, few rows
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
-    exchange_s=1e-4,  # two H200 of a host: calls from Python take 95 to 330 us, those of one GPU 25 to 70
-    exchange_byte_s=4e-12,  # the same: 250 GB/s (tests/benchmarks/scaling_model.py)
-    sum_s=1.2e-5,  # H200: 7 us over two, 12 us over more (the same)
     factors={
         # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
-        # 1e6, and 0.55 s for its numbers.
-        "cuDSS": FactorRates(
-            row_s=1.5e-6, entry_s=5e-8, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11, call_s=5e-3
-        )
+        # 1e6, and 0.55 s for its numbers; 5e-3 s for a solve with few rows.
+        "cuDSS": FactorRates(least_s=0.4, row_s=1.5e-6, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11)
     },
 )
 
@@ -115,26 +92,28 @@ def rates(device: str) -> Rates:
 
 
 Rival = Literal["end", "inside", "solves", "factors", "interval"]
+SHORT = 150  # rows: LAPACK takes less time than blocks of solves
+SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BLAS
+PER_PAIR = 5  # rows per wanted pair, beside SHORT: steps and solves take longer for more pairs
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
 DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
     # Steps at an end: dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely at this limit.
-    ("host", "end"): (150, 5),
-    ("gpu", "end"): (500, 0),  # a fraction of a second, and nothing can be missed
+    ("host", "end"): (SHORT, PER_PAIR),
+    ("gpu", "end"): (SMALL, 0),  # nothing can be missed
     # Steps inside a spectrum: those of the host took 2 to 13 times as long.
     ("host", "inside"): (FEW_ROWS, 0),
-    ("gpu", "inside"): (1500, 0),
+    ("gpu", "inside"): (FEW_ROWS // 2, 0),
     # Steps with solves, once there are factors.
-    ("host", "solves"): (150, 0),
-    ("gpu", "solves"): (150, 0),
+    ("host", "solves"): (SHORT, 0),
+    ("gpu", "solves"): (SHORT, 0),
     # Factors with their solves: graphs and lattices, one pair at the first number, 6 to 40 by the second.
-    ("host", "factors"): (300, 6),
+    ("host", "factors"): (2 * SHORT, PER_PAIR),
     ("gpu", "factors"): (FEW_ROWS, 0),  # at an end of the spectrum
     # Counts and shifts for all values in an interval.
-    ("host", "interval"): (500, 0),
-    ("gpu", "interval"): (500, 0),
+    ("host", "interval"): (SMALL, 0),
+    ("gpu", "interval"): (SMALL, 0),
 }
 DENSE_SHARE = 3  # n / k: for more pairs the basis of an iteration would be the whole space
-DENSE_MAX_ROWS = 10_000  # rows: dense LAPACK takes minutes, and gigabytes
 
 
 def dense_rows(rival: Rival, device: str, k: int) -> int:
@@ -147,7 +126,7 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
     """Return the reason why dense LAPACK is faster for k pairs of n rows than a rival; None if it is not."""
     if n <= (most := dense_rows(rival, device, k)):
         return f"n = {n} is at most {most}"
-    if rival != "factors" and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+    if rival != "factors" and k * DENSE_SHARE > n:
         return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
     return None
 
@@ -155,11 +134,6 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
 def fits_dense(operator: Operator) -> bool:
     """Check whether dense LAPACK takes seconds."""
     return operator.shape[0] <= FEW_ROWS
-
-
-def is_dense(operator: Operator) -> bool:
-    """Check whether an operator multiplies by a dense matrix."""
-    return getattr(operator, "matrix", None) is not None
 
 
 def is_full(operator: Operator) -> bool:
@@ -172,10 +146,9 @@ def is_full(operator: Operator) -> bool:
 
 def product_bytes(operator: Operator, columns: int) -> float:
     """Count the bytes that a product with a block moves; a function moves the block only."""
-    n, size = int(operator.shape[0]), int(operator.dtype.itemsize)
-    nnz, dense = getattr(operator, "nnz", None), n * n * size if is_dense(operator) else 0
-    entries = dense if nnz is None else int(nnz) * (size + INDEX_BYTES)
-    return entries + rates(operator.device).vector_passes * n * columns * size
+    n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
+    dense = 0 if getattr(operator, "matrix", None) is None else n * n * size
+    return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + VECTOR_PASSES * n * columns * size
 
 
 def product_s(operator: Operator, columns: int) -> float:
@@ -185,27 +158,30 @@ def product_s(operator: Operator, columns: int) -> float:
 
 def recurrence_s(operator: Operator, columns: int) -> float:
     """Predict the seconds of a product with a block within a polynomial."""
-    return max(rates(operator.device).recurrence_s, product_s(operator, columns))
+    return max(rates(operator.device).column_s, product_s(operator, columns))
 
 
-def step_s(
-    device: str, n: int, itemsize: int, columns: int, basis: float, *, in_launches: bool = False
-) -> float:
+def step_s(device: str, n: int, itemsize: int, columns: int, basis: float) -> float:
     """Predict the seconds of a step beside its products: a block is orthogonalised against a basis."""
-    rate = rates(device)
-    least_s, passes = (rate.launched_s, 1.0) if in_launches else (rate.step_s, rate.basis_passes)
-    return least_s + rate.byte_s * n * itemsize * (passes * basis + rate.block_passes * columns)
+    vectors = BASIS_PASSES * (basis + BLOCK_PASSES * columns)
+    return STEP_S + rates(device).byte_s * n * itemsize * vectors
 
 
 def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
-    """Predict the seconds of a product of an iteration with a block, with its share of a step."""
-    op, device = problem.operator, problem.operator.device
+    """Predict the seconds of a product of an iteration with a block, with its share of a step.
+
+    Steps that a GPU has in its queue read the basis once.
+    """
+    op, rate = problem.operator, rates(problem.operator.device)
     if columns == 1:
-        return rates(device).column_s + product_s(op, 1)
-    is_queued = device != "cpu" and options.method != "jd"
-    size = op.dtype.itemsize
-    own_s = step_s(device, problem.n, size, columns, options.ncv, in_launches=is_queued)
-    return rates(device).call_s + product_s(op, columns) + own_s / options.degree
+        return rate.column_s + product_s(op, 1)
+    size, basis = op.dtype.itemsize, options.ncv
+    if rate.queued_s and options.method != "jd":
+        vectors = basis + BASIS_PASSES * BLOCK_PASSES * columns
+        own_s = rate.queued_s + rate.byte_s * problem.n * size * vectors
+    else:
+        own_s = step_s(op.device, problem.n, size, columns, basis)
+    return rate.call_s + product_s(op, columns) + own_s / options.degree
 
 
 def dense_s(device: str, n: int) -> float:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .arguments import Options
 from .problem import IterationState, Method
-from .result import EigenResult
+from .result import EigenResult, settle
 from .runtime.processes import together
 from .runtime.progress import logger
-from .settle import settle
 
 Which = Literal["LM", "LA", "SA", "BE", "SM"]
 
@@ -218,8 +217,8 @@ def eigsh(
     w, V = result.eigenvalues, result.eigenvectors if return_eigenvectors else None
     if call.caller is not None:
         w, V = call.caller.share(w), None if V is None else call.caller.share(V)
-    told = result.with_info(time_s=time.perf_counter() - begin_s)
-    result = replace(told, eigenvalues=w, eigenvectors=V)
+    info = result.info | {"time_s": time.perf_counter() - begin_s}
+    result = replace(result, eigenvalues=w, eigenvectors=V, info=info)
     if (call.processes is None or call.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)

@@ -9,18 +9,18 @@ import blockvec
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
-from .arguments import are_explicit, is_explicit
+from .arguments import is_explicit
 from .blocks import Operator
-from .costs import STEP_VECTORS, dense_is_faster
+from .costs import SHORT, STEP_VECTORS, dense_is_faster
+from .factorization.work import FactorWork
 from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
     from .call import Call
-    from .factorization.work import FactorWork
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
-MOST_BYTES = 8 << 30  # bytes, predicted: of the same, half of the memory of a small computer
+MOST_BYTES = 1 << 33  # bytes, predicted: of the same, half of the memory of a small computer
 # Factorisation above which values around a shift are computed without one. For random graphs, where this
 # matters, the prediction is some five times too high.
 LONGEST_S = 600.0  # s, predicted
@@ -28,14 +28,12 @@ LONGEST_S = 600.0  # s, predicted
 # place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of
 # 30^3.
 QUICK_S = 8.0  # s, predicted
-MOST_ROWS = 300_000  # rows of a matrix that is copied for this prediction, up to three times too high
-MOST_ENTRIES = 5_000_000  # entries of the same
+MOST_ENTRIES = 5_000_000  # entries of a matrix that is copied for this prediction, up to three times too high
 FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
 # Real entries of a matrix and these vectors up to which steps on the host take less time than the launches of
 # their kernels on a GPU.
 HOST_WORK = 40_000  # entries
 HOST_PAIRS = 20  # pairs: the same up to here
-LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
 def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
@@ -93,7 +91,7 @@ def is_short(A: Any, k: int) -> bool:
         is_stored = hasattr(getattr(A, "prepared", None), "to_host")
     if parts is None or not is_stored:
         return False
-    if A.shape[0] <= LAPACK_ROWS:
+    if A.shape[0] <= SHORT:  # a GPU's LAPACK compiles kernels at first
         return True
     work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
     return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)
@@ -112,7 +110,7 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> st
         return "cpu"
     if blockvec.Factorization.is_available(device):
         return device
-    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
+    is_quick = entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
     return "cpu" if is_quick else None
 
 
@@ -130,12 +128,12 @@ def is_factorable(A: Operator, which: str) -> bool:
     if dense_is_faster(n, 0, A.device, "factors") is not None:
         return False
     has_library = blockvec.Factorization.is_small(n, entries) or blockvec.Factorization.is_available(A.device)
-    return has_library or (n <= MOST_ROWS and entries <= FOREST * n)
+    return has_library or entries <= min(MOST_ENTRIES, FOREST * n)
 
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
     """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
-    if not are_explicit(A, M):
+    if not is_explicit(A, M):
         return False
     if op.device == "cpu":
         return is_affordable(A, M)
@@ -145,28 +143,24 @@ def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> b
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, without a search of the graph where so few are enough."""
-    from .factorization.work import FactorWork
-
     M = M if is_explicit(M) else None
     most_s = FactorWork.dense(A, M).factor_s(device)
-    return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
+    return most_s if most_s <= enough_s else min(most_s, FactorWork.of(A, M).factor_s(device))
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
     if (place := place_of(A, op.device)) is None:
         return math.inf
-    work = _work(A)
-    if op.device == "cpu" and work.nbytes > MOST_BYTES:
-        return math.inf
-    return work.solve_s(place)
+    work = FactorWork.of(A)
+    return math.inf if op.device == "cpu" and work.nbytes > MOST_BYTES else work.solve_s(place)
 
 
 def is_affordable(A: Any, M: Any) -> bool:
     """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
     if blockvec.Factorization.is_small(*_size(A)):
         return True
-    work = _work(A, M)
+    work = FactorWork.of(A, M)
     return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
 
 
@@ -178,15 +172,8 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
     n, entries = _size(A)
     if op.device != "cpu" or blockvec.Factorization.is_small(n, entries):
         return
-    require_memory(op, _work(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
-
-
-def _work(A: Any, M: Any = None) -> FactorWork:
-    from .factorization.work import FactorWork  # which a plain solve need not import
-
-    return FactorWork.of(A, M)
+    require_memory(op, FactorWork.of(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
 
 
 def _size(A: Any) -> tuple[int, int]:
-    n = int(A.shape[0])
-    return n, int(getattr(A, "nnz", n * n))
+    return int(A.shape[0]), int(getattr(A, "nnz", A.shape[0] ** 2))

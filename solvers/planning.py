@@ -20,22 +20,30 @@ from blockvec.errors import ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
 
-from .arguments import are_explicit, integer, is_explicit
+from .arguments import integer, is_explicit
 from .blocks import ceil_div
-from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
+from .costs import (
+    EXCHANGE_S,
+    RECEIVED,
+    call_s,
+    dense_is_faster,
+    dense_s,
+    fits_dense,
+    is_full,
+    product_s,
+    rates,
+)
 from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
-from .sizes import DescribedOperator, basis_bytes, choose_options
+from .sizes import SHORT_ROWS, DescribedOperator, basis_bytes, choose_options
 from .stages.dense import dense_bytes
 
 if TYPE_CHECKING:
     from .call import Call
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
-STEP_SUMS = 4  # sums over processes per step: two projections, and Cholesky QR twice
-SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
-UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
+SLOWER = 2  # times: predicted times, right to this factor, are so far apart before a call warns of processes
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -177,8 +185,8 @@ def plan(
 def warn_of_processes(plan: Plan, op: Any) -> None:
     """Warn once if one process alone is predicted to take less time than several."""
     seconds, alone_s = plan.stages[0].seconds, plan.alone_s
-    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
-    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
+    is_slower = seconds is not None and alone_s is not None and seconds >= SLOWER * alone_s
+    if not is_slower or plan.n <= SHORT_ROWS or op.layout.rank > 0:
         return
     warnings.warn(
         f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
@@ -249,7 +257,7 @@ def _factors_may_help(call: Call, first: str) -> bool:
     problem, op = call.problem, call.problem.operator
     iterates = first in ("lanczos", "filter") and problem.method == "auto" and problem.target is None
     is_free = iterates and problem.locked is None and not problem.asks_for_corrections
-    if not (is_free and are_explicit(call.A, call.M) and is_factorable(op, problem.which)):
+    if not (is_free and is_explicit(call.A, call.M) and is_factorable(op, problem.which)):
         return False
     if call.M is None:
         return not (problem.may_be_dense and is_full(op))  # whose values take as long as some shifts
@@ -294,16 +302,16 @@ def _dense_stage(problem: Problem, why: str, when: str = "") -> Stage:
     return Stage("dense", "dense", why, when, seconds=seconds, nbytes=dense_bytes(op))
 
 
-def _cycle_s(problem: Problem, options: IterationOptions, sums_s: float = 0.0) -> float | None:
+def _cycle_s(problem: Problem, options: IterationOptions, exchange_s: float = 0.0) -> float | None:
     """Predict the seconds from one restart to the next; None for functions, whose time is not known.
 
-    `sums_s` are added per step.
+    `exchange_s` are added per product.
     """
     if product_s(problem.operator, 0) == 0:
         return None
     b = options.block_size
     steps = ceil_div(max(options.ncv - problem.k, b), b)
-    return steps * (options.degree * call_s(problem, options, b) + sums_s)
+    return steps * options.degree * (call_s(problem, options, b) + exchange_s)
 
 
 def _split_s(problem: Problem, options: IterationOptions) -> float | None:
@@ -312,11 +320,10 @@ def _split_s(problem: Problem, options: IterationOptions) -> float | None:
     Each GPU has its share of the work; the processes of one computer do what one would do with all cores.
     """
     op: Any = problem.operator
-    layout, rate = op.layout, rates(op.device)
+    layout = op.layout
     parts = len(set(share(layout.comm, (platform.node(), op.device))))
     rows = problem.n // parts
     own: Any = DescribedOperator((rows, rows), op.nnz // parts, op.dtype, op.device)
     received = largest(layout, op.halo_rows) * options.block_size * op.dtype.itemsize
-    exchange_s = rate.exchange_s + rate.exchange_byte_s * received if received else 0.0
-    sums_s = options.degree * exchange_s + STEP_SUMS * rate.sum_s
-    return _cycle_s(replace(problem, operator=own), options, sums_s)
+    exchange_s = EXCHANGE_S + RECEIVED * rates(op.device).byte_s * received if received else 0.0
+    return _cycle_s(replace(problem, operator=own), options, exchange_s)

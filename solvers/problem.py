@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -164,7 +165,7 @@ class Problem:
     start: Block | None = None  # start vectors; overwritten. None draws random ones
     locked: Block | None = None  # to stay orthogonal to; orthonormal once `drivers.prepare` has run
     # Eigenvalues of the locked columns where these are eigenvectors.
-    deflated: RealArray = field(default_factory=lambda: np.zeros(0))
+    deflated: RealArray = field(default_factory=partial(np.zeros, 0))
     verify: Verify = "auto"  # look for missed copies before the end; "auto": where copies can be missing
     exponent: int = 0  # callbacks and the history receive values times 2^exponent
     callback: Callable[[IterationState], object] | None = None
@@ -190,39 +191,36 @@ class Problem:
     # Whether the method that takes over from an iteration takes less time than this one has taken, or is
     # predicted to take in all (s).
     successor: Callable[[float, float], bool] | None = None
+    # What follows from these.
+    n: int = field(init=False, repr=False)  # rows of the operator
+    n_locked: int = field(init=False, repr=False)  # locked columns
+    start_width: int = field(init=False, repr=False)  # start vectors
+    asks_for_corrections: bool = field(init=False, repr=False)  # for Jacobi-Davidson
+    begins_with_corrections: bool = field(init=False, repr=False)  # whether Jacobi-Davidson runs first
+
+    def __post_init__(self) -> None:
+        asked = asks_for_corrections(self.method, self.preconditioner, self.jd_options)
+        vars(self).update(
+            n=self.operator.shape[0],
+            n_locked=0 if self.locked is None else self.locked.shape[1],
+            start_width=0 if self.start is None else self.start.shape[1],
+            asks_for_corrections=asked,
+            begins_with_corrections=asked or (self.target is not None and self.method == "auto"),
+        )
 
     def is_late(self) -> bool:
         """Check whether the time limit of the call has passed."""
         return self.time_limit is not None and time.perf_counter() - self.begin_s > self.time_limit
 
-    @property
-    def n(self) -> int:
-        """Rows of the operator."""
-        return self.operator.shape[0]
-
-    @property
-    def n_locked(self) -> int:
-        """Number of locked columns."""
-        return 0 if self.locked is None else self.locked.shape[1]
-
-    @property
-    def start_width(self) -> int:
-        """Number of start vectors."""
-        return 0 if self.start is None else self.start.shape[1]
-
     def ends_early(self, stopped: Stop) -> bool:
         """Check that an iteration has given up for a reason of its own, not by a limit of the caller."""
         return stopped in ("costly", "stagnated") or (stopped == "maxiter" and self.maxiter is None)
 
-    @property
-    def asks_for_corrections(self) -> bool:
-        """Whether Jacobi-Davidson is asked for, by name or by an option that only it has."""
-        return asks_for_corrections(self.method, self.preconditioner, self.jd_options)
 
-    @property
-    def begins_with_corrections(self) -> bool:
-        """Whether Jacobi-Davidson runs first."""
-        return (self.target is not None and self.method == "auto") or self.asks_for_corrections
+def staged(problem: Problem, name: str) -> Problem:
+    """Give a part of a solve a checkpoint of its own."""
+    checkpoint = problem.checkpoint
+    return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
 
 
 @frozen

@@ -23,20 +23,18 @@ from .runtime.progress import logger
 from .stages.dense import dense_bytes
 
 PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
-MAX_RESTARTS = 5000  # restarts of Lanczos: documented
-MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
+MAX_RESTARTS = 5000  # restarts of Lanczos: documented; outer steps of Jacobi-Davidson per pair
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
-FEW_INVERSE_PAIRS = 5  # pairs: narrow blocks up to here with an inverse that may solve for four as for one
-# Basis of a function of a GPU that takes twice as many steps between restarts. Nine matrices of 3000 to 1.3
-# million rows took .4 to 1.0 of the time with it.
-FUNCTION_BYTES = 1 << 30  # bytes
-LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
+# Most bytes of a basis that is larger than usual: of a window, and of a function of a GPU that takes twice as
+# many steps between restarts (nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time with it).
+LARGE_BASIS = 1 << 30  # bytes
+LEAST_STEPS = 8  # steps: of large blocks, for which a basis needs room
+WIDTH = 4  # columns of a block, for as many pairs at least; twice as many and half of them are other choices
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
 # the time and a third of the columns of 82, on a sheet of graphene the same.
 WINDOW_BASIS = 256  # vectors
-WINDOW_BYTES = 1 << 30  # bytes
 
 
 def choose_options(problem: Problem) -> IterationOptions:
@@ -53,7 +51,7 @@ def choose_options(problem: Problem) -> IterationOptions:
     ncv = _basis_size(problem, b)
     method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
-    maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
+    maxiter = MAX_RESTARTS * (problem.k if problem.begins_with_corrections else 1)
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
     return IterationOptions(b, ncv, maxiter, degree, method, why)
@@ -93,6 +91,8 @@ def why_dense(problem: Problem) -> str | None:
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if problem.method != "auto" or any(value is not None for value in iterative):
         return None
+    if problem.operator.layout is not None and not fits_dense(problem.operator):
+        return None  # every process would have the whole matrix
     place: Rival = "end" if problem.target is None else "inside"
     rival: Rival = "solves" if problem.has_costly_steps else place
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
@@ -136,16 +136,15 @@ def _width_of_steps(problem: Problem) -> int:
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
     is_plain = problem.start_width <= chebyshev.PAIR and not filters
-    is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
-    if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
-        return min(k, problem.solve_width or chebyshev.PAIR)  # only copies of wanted values change the result
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
-    b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
+    b = 2 * WIDTH if k >= 2 * WIDTH and is_cheap else WIDTH if k >= WIDTH else WIDTH // 2
+    if problem.has_costly_steps and op.device == "cpu" and is_plain:
+        return min(k, problem.solve_width or b)  # only copies of wanted values change the result
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
     if is_plain and problem.locked is None:
         return 1
-    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, 4)
+    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, WIDTH)
 
 
 def _width_of_corrections(problem: Problem) -> int:
@@ -159,11 +158,10 @@ def _width_of_corrections(problem: Problem) -> int:
     """
     op, k, ncv = problem.operator, problem.k, problem.ncv
     is_short = op.device != "cpu" or problem.n <= SHORT_COLUMN * k
-    if k < 4:
-        return 2
-    if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
-        return 8
-    return 4
+    if k < WIDTH:
+        return WIDTH // 2
+    has_room = ncv is None or integer("ncv", ncv, 1) >= k + 2 * WIDTH * LEAST_STEPS
+    return 2 * WIDTH if is_short and has_room else WIDTH
 
 
 def _basis_size(problem: Problem, b: int) -> int:
@@ -176,17 +174,19 @@ def _basis_size(problem: Problem, b: int) -> int:
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
-        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
+        steps = 14 if b > 1 else SINGLE_STEPS
+        if b > WIDTH or problem.preconditioner is not None:
+            steps = LEAST_STEPS
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         elif op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None:
-            is_large = problem.n * (k + 2 * steps * b) * op.dtype.itemsize > FUNCTION_BYTES
+            is_large = problem.n * (k + 2 * steps * b) * op.dtype.itemsize > LARGE_BASIS
             steps *= 1 if is_large or problem.target is not None or problem.asks_for_corrections else 2
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
-        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * op.dtype.itemsize), problem.n // 8))
+        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 2))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""

@@ -32,7 +32,6 @@ ENTRIES, FLOPS = 3.0, 10.0
 BYTES_PER_ENTRY = 24
 # Of a solve: factors for some shifts and the last count, and solves with blocks of eight columns.
 SHIFTS, SOLVES = 4, 60
-SETUP_S = 0.1  # of all that does not depend on the matrix
 # Of random graphs, a dense block of this share of the rows is left, which falls with the mean degree d as
 # 1 - CORE_DEGREE / d: 0.57 to 0.61 were measured for d = 12, 0.3 to 0.4 for d = 3 and for power laws.
 LEAST_CORE, CORE_DEGREE = 0.4, 4.0
@@ -85,15 +84,14 @@ class FactorWork:
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
         rate = self._rates(device)
-        analysis_s = rate.row_s * self.n + rate.entry_s * self.nnz + rate.symbolic_s * self.entries
-        return analysis_s + rate.flop_s * self.flops
+        return rate.row_s * self.n + rate.symbolic_s * self.entries + rate.flop_s * self.flops
 
     def solve_s(self, device: str) -> float:
         """Predict the seconds of a whole solve by shift-invert."""
         rate = self._rates(device)
         again_s = rate.flop_s * self.flops if device != "cpu" else self.factor_s(device)
-        solves_s = SOLVES * (rate.call_s + rate.solve_s * self.entries)
-        return SETUP_S + self.factor_s(device) + (SHIFTS - 1) * again_s + solves_s
+        solves_s = SOLVES * rate.solve_s * self.entries
+        return rate.least_s + self.factor_s(device) + (SHIFTS - 1) * again_s + solves_s
 
     def _rates(self, device: str) -> FactorRates:
         library = "cuDSS" if device != "cpu" else Factorization.library(device, self.dtype)

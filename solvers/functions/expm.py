@@ -135,7 +135,7 @@ def expm_multiply(
 def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
     if start is None and stop is None and num is None and endpoint is None:
         return ONCE
-    first, last = (real(*end, "a finite number", math.isfinite) for end in (("start", start), ("stop", stop)))
+    first, last = (real(*end) for end in (("start", start), ("stop", stop)))
     count = 50 if num is None else integer("num", num, 0)
     if count < 2:
         raise OptionError(f"num: got {num!r}; at least two time points are required.")

@@ -111,7 +111,7 @@ def funm_multiply(
     >>> bool(np.allclose(funm_multiply(np.sqrt, L, half, domain=(0, None)), L @ b))
     True
     """
-    tol = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
+    tol = real("tol", tol, "a number of at least 0", 0.0)
     within = ends_of(domain)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
     op, X, factor = given.operator, given.B, given.factor.real
@@ -276,7 +276,7 @@ def funm_multiply_krylov(
     given = operands(A, b, like=like)
     op, x, factor = given.operator, given.B, t * given.factor
     n, norm, kind = op.shape[0], float(to_host(x.norms()).max(initial=0.0)), np.result_type(op.dtype, x.dtype)
-    limit = max(real("atol", atol, "a number of at least 0", lambda value: value >= 0), rtol * norm)
+    limit = max(real("atol", atol, "a number of at least 0", 0.0, math.inf), rtol * norm)
     if norm == 0:
         return given.share(given.rows(x))
     cycle = min(counts[0], n)

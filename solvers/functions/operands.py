@@ -23,7 +23,7 @@ from ..arguments import (
     scale_by_powers,
 )
 from ..blocks import empty_block, is_ordinary, to_host
-from ..runtime.processes import delivered, same_generator, split
+from ..runtime.processes import delivered, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
@@ -221,7 +221,7 @@ def _same_phase(A: Operator) -> float:
 
 def generator_for(op: Operator, rng: Any) -> np.random.Generator:
     """Form the random generator of a call, the same one in all processes."""
-    return same_generator(generator(rng), None if op.layout is None else op.layout.comm)
+    return generator(rng, None if op.layout is None else op.layout.comm)
 
 
 def random_signs(op: Operator, count: int, rng: Any) -> BlockVector:

@@ -163,7 +163,7 @@ def trace(
 
 def _goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
     """Check errors and a number of vectors; return the largest error as a function of the value."""
-    accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
+    accepted = "a number of at least 0", 0.0
     tol, atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
     count = None if vectors is None else integer("vectors", vectors, LOST + 1)
     return lambda value: float(max(tol * abs(value), atol)), count

@@ -18,7 +18,7 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively, on_device_of, real, whole
+from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively, on_device_of, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
@@ -69,7 +69,7 @@ class Systems:
         Blocks have the `least` of types at least; `sizes` are those of kernels, beside the columns.
         """
         named = zip(("rtol", "atol"), tolerances, strict=True)
-        rtol, atol = (real(name, value, "a number, at least 0", lambda x: x >= 0) for name, value in named)
+        rtol, atol = (real(name, value, "a number, at least 0", 0.0, math.inf) for name, value in named)
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
@@ -262,8 +262,9 @@ def takes_arrays(solve: Solver) -> Solver:
 
     @functools.wraps(solve)
     def solved(A: Any, B: Any, **options: Any) -> Linear:
-        for name in {"maxiter", "restart"} & options.keys():
-            options[name] = None if options[name] is None else whole(name, options[name])
+        for name in ("maxiter", "restart"):
+            if options.get(name) is not None:
+                options[name] = integer(name, options[name])
         if hasattr(B, "n_global"):  # a block
             return solve(A, B, **options)
         least = np.complex64 if np.iscomplexobj(options.get("shift", 0.0)) else np.float32

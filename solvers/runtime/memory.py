@@ -7,7 +7,7 @@ from blockvec.system.memory import available_memory
 
 from ..blocks import Operator
 
-SMALL_BYTES = 256 << 20  # bytes that are taken to be free on a host: asking takes a millisecond
+SMALL_BYTES = 1 << 28  # bytes that are taken to be free on a host: asking takes a millisecond
 
 
 def require_memory(op: Operator, needed_bytes: float, purpose: str, remedy: str) -> None:

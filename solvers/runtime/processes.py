@@ -140,12 +140,6 @@ def split(
     return as_operator(A, shape=shape, dtype=dtype, device=device, layout=layout)
 
 
-def same_generator(rng: np.random.Generator, comm: Communicator | None) -> np.random.Generator:
-    """Give the random generators of all processes the state of the first one."""
-    rng.bit_generator.state = from_first(comm, rng.bit_generator.state)
-    return rng
-
-
 def from_first(comm: Communicator | None, value: Any) -> Any:
     """Return the value of the first process on all of them."""
     return value if comm is None else share(comm, value)[0]

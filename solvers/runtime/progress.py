@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import signal
 import threading
@@ -81,10 +82,10 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
-        yield lambda: False
+        yield functools.partial(bool, pending)
         return
     signal.signal(signal.SIGINT, remember)
     try:
-        yield lambda: bool(pending)
+        yield functools.partial(bool, pending)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

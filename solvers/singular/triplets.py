@@ -24,18 +24,16 @@ from blockvec.system.scalars import plain
 from ..arguments import blas_threads, check_choice, generator, integer, natively, positive, real, tall_block
 from ..blocks import Array, columns_of, to_host
 from ..problem import IterationState, Verification
-from ..result import EigenResult, counted
+from ..result import EigenResult, counted, settle
 from ..runtime.processes import (
     delivered,
     largest,
     processes_of,
-    same_generator,
     shares,
     split,
     together,
 )
 from ..runtime.progress import logger
-from ..settle import settle
 from .methods import BASIS, WIDE, Task, choose, plan
 from .operators import Pair
 
@@ -285,8 +283,8 @@ def svds(
     task = Task(
         which=which,
         method=SYNONYMS.get(solver, solver),
-        tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
-        rng=same_generator(generator(0 if seed is None and v0 is not None else seed), given["processes"]),
+        tol=real("tol", tol, "a number of at least 0", 0.0),
+        rng=generator(0 if seed is None and v0 is not None else seed, given["processes"]),
         options=options,
         limits=limits,
         **given,

@@ -24,7 +24,7 @@ from ..blocks import (
 from ..iterations.rayleigh_ritz import Selection, ranking_key, ritz_pairs
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import cholesky_factor
-from ..problem import IterationState, Problem
+from ..problem import IterationState, Problem, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
 
@@ -36,12 +36,6 @@ COUNTED = (
     "verification_columns",
 )
 COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
-
-
-def staged(problem: Problem, name: str) -> Problem:
-    """Give a part of a solve a checkpoint of its own."""
-    checkpoint = problem.checkpoint
-    return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
 
 
 def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationState]:

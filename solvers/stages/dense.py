@@ -17,16 +17,14 @@ from blockvec.parallel import share
 
 from ..arguments import is_explicit
 from ..blocks import Block, Operator, RealArray, empty_block, to_host
-from ..costs import fits_dense
+from ..costs import SMALL, fits_dense
 from ..iterations.rayleigh_ritz import Selection, select
 from ..runtime.memory import require_memory
 
-IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
+PANEL = 64  # columns: of the identity per product to form a matrix, and that LAPACK may work on at once
 # Rows per pair from which on selected vectors of a tridiagonal matrix take less time than all: six of 180
 # rows .67, of 600 to 2000 rows .45 to .35.
 SELECTIVE_ROWS = 10  # rows per pair
-UNTHREADED_ROWS = 500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two
-PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
 
 
 def formed(operator: Operator, like: Block) -> Any:
@@ -39,8 +37,8 @@ def formed(operator: Operator, like: Block) -> Any:
         xp, n = array_namespace(like.array), like.n_global
         rows = slice(None) if like.layout is None else like.layout.rows
         A = xp.empty((operator.shape[0], n), like.dtype)
-        for begin in range(0, n, IDENTITY_COLUMNS):
-            end = min(begin + IDENTITY_COLUMNS, n)
+        for begin in range(0, n, PANEL):
+            end = min(begin + PANEL, n)
             columns = like.like(end - begin)
             columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
             A[:, begin:end] = _whole(operator.apply(columns))
@@ -104,7 +102,7 @@ def dense_eigenpairs(
         return np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
 
     n, is_here, selected = len(A), isinstance(A, np.ndarray), None
-    with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
+    with single_threaded_blas if is_here and n <= SMALL else contextlib.nullcontext():
         if is_here and n >= SELECTIVE_ROWS * k:
             selected = selected_eigenpairs(A, wanted)
         if selected is None:

@@ -22,7 +22,7 @@ from ..blocks import (
     to_host,
     whole_ranges,
 )
-from ..costs import FEW_ROWS, is_dense
+from ..costs import FEW_ROWS
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
 from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
@@ -36,7 +36,7 @@ from ..runtime.progress import deferred_interrupt
 from ..sizes import choose_options, completed, has_short_columns
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends, one_after_other, with_outliers
-from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
+from .dense import PANEL, dense_bytes, dense_eigenpairs
 
 
 def solve(problem: Problem, options: IterationOptions | None = None) -> EigenResult:
@@ -72,7 +72,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start
     if options.method != "jd" and has_short_columns(problem):
-        columns = inner_product_columns(problem.blocks)
+        inner = problem.blocks
+        columns = ColumnBlock if inner is BlockVector else inner_product_columns(inner)
         start = columns.of(start)
         if problem.locked is not None:
             problem = replace(problem, locked=columns.of(problem.locked))
@@ -165,13 +166,14 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     wanted = problem.k, problem.which, SpectralMap(problem.target).transformed
     theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
     norm = norm if problem.norm is None else problem.norm
-    counts, formed, k = Counts(), 0 if is_dense(op) else n, len(theta)  # columns by products
+    counts, k = Counts(), len(theta)
+    formed = n if getattr(op, "matrix", None) is None else 0  # columns by products
     counts.apply(formed + k)
-    counts.block_applications = ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(k, IDENTITY_COLUMNS)
+    counts.block_applications = ceil_div(formed, PANEL) + ceil_div(k, PANEL)
     limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
     vectors = BlockVector(X, layout=op.layout)
     R = vectors.like()
-    for begin, end in whole_ranges(k, IDENTITY_COLUMNS, vectors):
+    for begin, end in whole_ranges(k, PANEL, vectors):
         op.apply(vectors[:, begin:end], out=R[:, begin:end])
     R.axpy(column_factors(-theta, vectors), vectors)
     residuals = to_host(project_out(problem.locked, R).norms()).astype(np.float64)

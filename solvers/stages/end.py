@@ -33,10 +33,9 @@ from ..costs import dense_is_faster, product_s, rates
 from ..iterations.rayleigh_ritz import Which
 from ..iterations.spectrum import sketch_of
 from ..placement import place_of
-from ..problem import STOPPED, IterationState, Problem, stops
-from ..result import EigenResult
-from ..settle import is_complete
-from .combine import one_after_other, staged
+from ..problem import STOPPED, IterationState, Problem, staged, stops
+from ..result import EigenResult, is_complete
+from .combine import one_after_other
 from .drivers import solve
 
 LOOK_STEPS = 16  # columns

@@ -24,13 +24,13 @@ from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
-from ..problem import Verification
+from ..problem import Verification, staged
 from ..result import EigenResult, described, refuse_more
 from ..runtime.memory import require_memory
 from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
-from .combine import one_after_other, staged
+from .combine import one_after_other
 from .slicing import PER_SHIFT, Slicing
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(task.of(problem), low, high, why)
+        return _densely(task.part(problem=problem), low, high, why)
     refuse_more(count, task.k)
     size = n * (count + BASES * min(count, PER_SHIFT)) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"

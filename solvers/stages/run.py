@@ -13,10 +13,9 @@ from blockvec.errors import BreakdownError
 from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..placement import shift_invert_s
-from ..problem import IterationOptions, Verification
-from ..result import EigenResult, InfiniteError
-from ..settle import is_complete
-from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, staged
+from ..problem import IterationOptions, Verification, staged
+from ..result import EigenResult, InfiniteError, is_complete
+from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other
 from .drivers import solve, solve_iteratively
 from .end import from_end
 from .shift_invert import above_zero, by_shift_invert
@@ -43,16 +42,11 @@ UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
 def run_stages(task: Call) -> EigenResult:
-    """Run the stages of a plan in turn."""
-    shift, predicted_s = task.shift, task.predicted_s
-    if shift is None or predicted_s is None or not task.plan.has("end"):
-        return _run_or_densify(task)
-    return from_end(task.problem, shift, predicted_s, lambda: _run_or_densify(task))
-
-
-def _run_or_densify(task: Call) -> EigenResult:
-    """Run all other stages, and dense LAPACK where they fail and the problem may be dense."""
+    """Run the stages of a plan in turn, and dense LAPACK where they fail and the problem may be dense."""
     problem, few = task.problem, f"n = {task.problem.n} is at most {FEW_ROWS}"
+    if task.predicted_s is not None:
+        others = task.part(predicted_s=None)
+        return from_end(problem, cast(float, task.shift), task.predicted_s, lambda: run_stages(others))
     if not problem.may_be_dense:
         return _run_all(task)
     try:
@@ -78,7 +72,7 @@ def _run_all(task: Call) -> EigenResult:
     if not task.plan.has("shift-invert"):
         return _run_in_turn(task)
     if form is None and problem.maxiter is None:  # stops where factors take less time
-        seconds = functools.cache(lambda: shift_invert_s(task.A, op))
+        seconds = functools.cache(functools.partial(shift_invert_s, task.A, op))
         least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
 
         def successor(spent_s: float, whole_s: float) -> bool:
@@ -87,13 +81,13 @@ def _run_all(task: Call) -> EigenResult:
 
         problem = replace(problem, successor=successor)
     if problem.which != "BE":
-        return _run_in_turn(task.of(problem))
+        return _run_in_turn(task.part(problem=problem))
     join = join_ends
     if form is not None:
         from ..transform.solution import joined_ends
 
         join = functools.partial(joined_ends, form)
-    return both_ends(problem, lambda end: _run_in_turn(task.of(end)), join)
+    return both_ends(problem, lambda end: _run_in_turn(task.part(problem=end)), join)
 
 
 def _run_in_turn(task: Call) -> EigenResult:
@@ -190,6 +184,6 @@ def _densely(task: Call) -> EigenResult:
     if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(task.of(dense), task.plan.stages[-1])
+        return solve_interval(task.part(problem=dense), task.plan.stages[-1])
     is_plain = task.M is None and task.mode == "normal"
     return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)

@@ -21,10 +21,10 @@ from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
 from ..iterations.rayleigh_ritz import Which, split_outliers
 from ..placement import factor_s, place_of, require_factors
-from ..problem import Problem
+from ..problem import Problem, staged
 from ..result import EigenResult, counted
 from ..sizes import why_dense
-from .combine import COUNTED, lacks, one_after_other, staged, with_outliers
+from .combine import COUNTED, lacks, one_after_other, with_outliers
 
 if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm

@@ -31,11 +31,11 @@ from ..blocks import Block, RealArray, pick, round_up, side_by_side, to_host
 from ..iterations.chebyshev import FoldedOperator
 from ..iterations.rayleigh_ritz import Tolerance
 from ..orthogonalization import orthogonalize
-from ..problem import IterationOptions, Problem
+from ..problem import IterationOptions, Problem, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
 from ..transform.spectral_map import SpectralMap, norm_of
-from .combine import one_after_other, ritz_pairs_of, staged
+from .combine import one_after_other, ritz_pairs_of
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture

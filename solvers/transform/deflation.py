@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from blockvec import BlockVector, Operator
 
 from ..blocks import Array, Block, applied, column_factors, needs_threads, side_by_side, to_host
-from ..problem import Problem
+from ..problem import Problem, staged
 from ..result import EigenResult
-from ..stages.combine import concatenated, one_after_other, staged
+from ..stages.combine import concatenated, one_after_other
 from ..stages.drivers import solve
 from .inner_product import orthonormal
 from .spectral_map import TransformedTolerance

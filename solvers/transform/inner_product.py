@@ -52,10 +52,8 @@ def inner_product_blocks(M: Operator, diagonal: Array | None = None) -> type[Blo
 
 def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     """Return the type of column-major blocks with the inner product of a type of blocks."""
-    M = getattr(blocks, "inner", None)
-    if M is None:
-        return ColumnBlock
-    columns: Any = _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
+    inner: Any = blocks
+    columns: Any = _with_inner_product(ColumnBlock, inner.inner, inner.weights)
     columns.rows = blocks
     return columns  # type: ignore[no-any-return]
 

@@ -20,14 +20,13 @@ from ..blocks import Array, Block, RealArray, applied, column_factors, columns_o
 from ..factorization.inertia import proof
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
 from ..linear.preconditioners import following
-from ..problem import STOPPED, Problem, Verification
+from ..problem import STOPPED, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError
 from ..stages.combine import (
     COUNTED,
     errors_allowed,
     lacks,
     one_after_other,
-    staged,
 )
 from ..stages.drivers import solve
 from .deflation import solve_around

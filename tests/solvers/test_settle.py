@@ -20,7 +20,7 @@ from solvers.__main__ import main
 from solvers.iterations.base import Iteration
 from solvers.iterations.rayleigh_ritz import Selection, select
 from solvers.problem import Verification
-from solvers.settle import doubt, is_complete, settle
+from solvers.result import doubt, is_complete, settle
 from solvers.stages.combine import lacks, one_after_other
 from solvers.stages.dense import dense_eigenpairs
 from solvers.stages.run import PAIR_RESTARTS
