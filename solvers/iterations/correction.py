@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -32,6 +32,22 @@ from ..linear.systems import Preconditioner, Progress, Projection, of_its_shape
 from ..problem import Counts, Problem
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
+
+# Options of version 0.2 that have left, and what replaces them.
+REMOVED: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "extraction": 'vectors are extracted by "refined" around sigma and by "ritz" elsewhere',
+        "initial_shift": "give sigma, or a function as correction",
+        "initial_shift_iterations": "give a function as correction",
+        "inner_base": "give inner_steps, or a function as correction",
+        "inner_stop": "give inner_steps, or a function as correction",
+        "inner_together": "give a function as correction that calls block_minres(with_first=True)",
+        "look_ahead": "give block_size: more pairs are corrected at a time",
+        "retained": "give block_size: a restart retains as many previous vectors",
+        "start": "give v0",
+        "start_basis": "give min_basis, or v0",
+    }
+)
 
 
 @frozen
@@ -92,6 +108,12 @@ class JacobiDavidsonOptions:
     correction: Correction | CorrectionSolver = "auto"
     inner_steps: int | None = None
     min_basis: int | None = None
+
+    def __new__(cls, **options: Any) -> JacobiDavidsonOptions:
+        """Refuse options of earlier versions."""
+        for name in options.keys() & REMOVED.keys():
+            raise OptionError(f"{name}: no longer an option of Jacobi-Davidson; {REMOVED[name]}.")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Check values that do not depend on a problem; numbers of NumPy become Python's."""

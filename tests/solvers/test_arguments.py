@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh
+from solvers.iterations.correction import REMOVED
 
 GRID = models.model("laplace2d:n=30")
 CHAIN = models.model("laplace1d:n=9")
@@ -178,6 +180,7 @@ NOT_INSIDE = {"sigma": 1.0, "which": "SA", "Minv": lambda X: X, "maxiter": 3, "m
         ({"jd": {"correction": "magic"}}, "correction: got 'magic'"),
         ({"jd": {"inner_steps": 0}}, "inner_steps: got 0"),
         ({"jd": {"min_basis": 2}}, "min_basis: got 2"),
+        *(({"jd": {name: 1}}, f"{name}: no longer an option") for name in REMOVED),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )
@@ -189,6 +192,7 @@ def test_an_option_that_cannot_be_used_is_refused_by_name(options: dict[str, Any
     with pytest.raises((OptionError, ShapeError, DTypeError, DeviceError, BreakdownError)) as caught:
         call(**options)
     assert message in str(caught.value)
+    assert "no longer" not in message or re.search(r"; (give|vectors are) .*\.$", str(caught.value))
 
 
 def test_a_matrix_that_is_not_hermitian_is_refused(real_matrix: Callable[[str], Any]) -> None:
