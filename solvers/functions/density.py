@@ -114,19 +114,19 @@ class DensityOfStates:
 
     def __call__(self, energies: Any) -> Any:
         """Return the density at energies, zero outside of the spectrum."""
-        return self._reduced(self._sampled(energies))
+        return self._sampled(*scaled(energies, self.bounds)).mean(axis=0)
 
     def error(self, energies: Any) -> Any:
         """Return standard errors of the density, from the spread over random vectors; zero for sites."""
-        values = self._sampled(energies)
-        return standard_error(values) if self.sites is None else np.zeros_like(self._reduced(values))
+        values = self._sampled(*scaled(energies, self.bounds))
+        return standard_error(values) if self.sites is None else np.zeros_like(values[0])
 
     def integrate(self, f: Callable[[Any], Any] = np.ones_like) -> Any:
         """Integrate f(E) rho(E) over all energies, by Gauss-Chebyshev quadrature in twice as many points."""
         count = 2 * len(self.samples)
         x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
         values = checked(f)(self.bounds.centre + self.bounds.half_width * x)
-        return self._reduced((self._series(x) * values).mean(axis=1))
+        return self._sampled(x, values).mean(axis=1).mean(axis=0)
 
     def plot(self, axes: Any = None, energies: Any = None) -> Any:
         """Draw the density and its standard errors with matplotlib; return the axes."""
@@ -147,19 +147,11 @@ class DensityOfStates:
             axes.legend()
         return axes
 
-    def _series(self, x: RealArray) -> Any:
-        """Sum up the damped series, of each vector, at numbers in [-1, 1]."""
+    def _sampled(self, x: RealArray, weights: Any) -> Any:
+        """Sum up the damped series of each vector, or of all sites, at scaled energies, shape (R, ...)."""
         factors = damped(len(self.samples), self.kernel)
-        return np.asarray(chebyshev.chebval(x, factors[:, None] * self.samples), np.float64)
-
-    def _sampled(self, energies: Any) -> Any:
-        """Compute the density of each vector, shape (R, ...)."""
-        x, weight = scaled(energies, self.bounds)
-        return self._series(x) * weight
-
-    def _reduced(self, values: Any) -> Any:
-        """Average over random vectors; move numbers of sites to the last axis."""
-        return values.mean(axis=0) if self.sites is None else np.moveaxis(values, 0, -1)
+        values = chebyshev.chebval(x, factors[:, None] * self.samples) * weights
+        return values if self.sites is None else np.moveaxis(values, 0, -1)[None]
 
 
 @together
@@ -230,27 +222,25 @@ def density_of_states(
         chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))
         if not (columns := len(chosen)):
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
-    width, begins = min(columns, WIDTH), range(0, columns, WIDTH)
-    n_bytes = 2.0 * op.local_shape[0] * width * op.dtype.itemsize
-    require_memory(op, n_bytes, f"two blocks of {width} columns", "give fewer vectors")
-    precompile("moments", op, b=width)
-    keys = generator_for(op, rng).integers(1 << 63, size=len(begins)).tolist()
+    widths = [min(WIDTH, columns - begin) for begin in range(0, columns, WIDTH)]
+    n_bytes = 2.0 * op.local_shape[0] * widths[0] * op.dtype.itemsize
+    require_memory(op, n_bytes, f"two blocks of {widths[0]} columns", "give fewer vectors")
+    precompile("moments", op, b=widths[0])
+    keys = generator_for(op, rng).integers(1 << 63, size=len(widths)).tolist()
     done = products = 0
 
     def note(steps: int, width: int) -> None:
         nonlocal done, products
         done, products = done + steps, products + steps * width
-        show(done, f"{done} of {len(begins) * half} products", len(begins) * half)
+        show(done, f"{done} of {len(widths) * half} products", len(widths) * half)
 
     def samples(bounds: SpectralBounds) -> Any:
         doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
-        for begin, key in zip(begins, keys, strict=True):  # the same vectors on all bounds
-            part = None if chosen is None else chosen[begin : begin + width]
-            X = (
-                random_signs(op, min(width, columns - begin), key)
-                if part is None
-                else _unit_vectors(op, part)
-            )
+        for number, (width, key) in enumerate(zip(widths, keys, strict=True)):  # the same on all bounds
+            if chosen is None:
+                X = random_signs(op, width, key)
+            else:
+                X = _unit_vectors(op, chosen[number * WIDTH :][:width])
             found.append(_moments(doubled, X, half, note))
         return np.concatenate(found, axis=1)
 
