@@ -74,18 +74,6 @@ OPTIONS: tuple[command.Option, ...] = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    text = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
-    return command.parser_of(NAME, text, EPILOG, OPTIONS)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    hint, alone = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
-    return command.run(parser(), argv, hint, alone, _run_together)
-
-
 def _squared(frequency: float) -> float:
     """Convert a frequency in Hz to the eigenvalue (2 pi f)^2, with the sign of f."""
     return math.copysign((2 * math.pi * frequency) ** 2, frequency)
@@ -136,8 +124,10 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         command.write_results(
             arguments,
             result,
-            lambda: _print(arguments, A, result, profile),
+            lambda: _document(arguments, result),
+            lambda: _tables(arguments, A, result),
             lambda: {name: to_host(getattr(result, name)) for name in SAVED},
+            profile,
         )
     if result.info["stopped"] == "interrupted":
         return INTERRUPTED
@@ -147,30 +137,27 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
 
 
-def _print(
-    arguments: argparse.Namespace, A: Any, result: EigenResult, profile: blockvec.Profile | None
-) -> None:
-    inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
-    if arguments.json:
-        more = command.kernels(profile) | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
-        print(json.dumps({**inputs, **result.to_dict(), **more}, allow_nan=False), flush=True)
-        return
+def _document(arguments: argparse.Namespace, result: EigenResult) -> dict[str, Any]:
+    inputs = {name: getattr(arguments, name) for name in ("matrix", "mass", "sigma")}
+    return inputs | result.to_dict() | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
+
+
+def _tables(arguments: argparse.Namespace, A: Any, result: EigenResult) -> list[str]:
     info, layout = result.info, getattr(A, "layout", None)
     size = f"{info['n']} x {info['n']}, {getattr(A, 'nnz', A.shape[0] * A.shape[1])} entries"
     mass = "" if arguments.mass is None else f" with mass {arguments.mass}"
     processes = "" if layout is None else f", in {layout.size} processes"
     if layout is not None and info["device"] != "cpu":
         processes += f" ({info['processes'][0]['transport']})"
-    print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
-    tables = [] if profile is None else [profile.table()]
+    head = f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}"
+    stopped = info["stopped"] == "interrupted"
+    tables = [f"{head}\n{result}" + "\ninterrupted: the table shows what was reached" * stopped]
     if arguments.hz:
         shown = (f"{i:4d} {f:14.6g}" for i, f in enumerate(_frequencies(result), 1))
-        tables.insert(0, "\n".join(["     frequency / Hz", *shown]))
+        tables.append("\n".join(["     frequency / Hz", *shown]))
     if "processes" in info:
         tables.append(_process_table(info["processes"]))
-    print(result, *(f"\n{table}" for table in tables), sep="\n", flush=True)
-    if info["stopped"] == "interrupted":
-        print("interrupted: the table shows what was reached", flush=True)
+    return tables
 
 
 def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
@@ -181,6 +168,11 @@ def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"{sizes} {sent_mb:8.1f} {own['product_s']:11.2f} {waiting_s:10.2f}")
     return "\n".join(lines)
 
+
+HINT, ALONE = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
+TEXT = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
+COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, HINT, ALONE, _run_together)
+parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,62 +40,58 @@ JSON: Option = ("--json", bool, None, "print one JSON document instead of tables
 COMM: Option = ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi")
 
 
-def parser_of(
-    command: str, description: str, epilog: str, options: Sequence[Option]
-) -> argparse.ArgumentParser:
-    """Create the parser of a command line with a matrix and options."""
-    root = Parser(
-        prog=command,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
-    root.add_argument(
-        "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
-    )
-    for usage, values, default, text in options:
-        name, *metavars = usage.split()
-        how: dict[str, Any] = {"help": text if default is None else f"{text} (default {default})"}
-        if values is bool:
-            how |= {"action": "store_true"}
-        elif isinstance(values, tuple):
-            how |= {"choices": values, "default": default}
-        else:
-            several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
-            how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
-        root.add_argument(name, **how)
-    root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
-    return root
+class Command(NamedTuple):
+    """A command with a matrix and options."""
 
+    name: str
+    description: str
+    epilog: str
+    options: Sequence[Option]
+    hint: str  # what is said about a second matrix
+    alone: Sequence[str]  # options that several processes do not have
+    function: Callable[[argparse.Namespace, Communicator | None], int]  # returns an exit code
 
-def run(
-    root: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    hint: str,
-    alone: Sequence[str],
-    function: Callable[[argparse.Namespace, Communicator | None], int],
-) -> int:
-    """Run a command in all processes, and return its exit code.
+    def parser(self) -> argparse.ArgumentParser:
+        """Create the parser of the command line."""
+        how: dict[str, Any] = {"description": self.description, "epilog": self.epilog}
+        root = Parser(prog=self.name, formatter_class=argparse.RawDescriptionHelpFormatter, **how)
+        root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
+        root.add_argument(
+            "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
+        )
+        for usage, values, default, text in self.options:
+            name, *metavars = usage.split()
+            how = {"help": text if default is None else f"{text} (default {default})"}
+            if values is bool:
+                how |= {"action": "store_true"}
+            elif isinstance(values, tuple):
+                how |= {"choices": values, "default": default}
+            else:
+                several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
+                how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
+            root.add_argument(name, **how)
+        root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
+        return root
 
-    `hint` is what is said about a second matrix, `alone` are options that several processes do not have.
-    """
-    with ExitStack() as silenced:
-        if launched()[0] > 0:  # the first of the processes speaks for all
-            nowhere = silenced.enter_context(open(os.devnull, "w"))
-            silenced.enter_context(redirect_stdout(nowhere))
-            silenced.enter_context(redirect_stderr(nowhere))
-        arguments, unknown = root.parse_known_args(argv)
-        if unknown:
-            more = "" if unknown[0].startswith("-") else f"; {hint}"
-            root.error(f"unrecognized arguments: {' '.join(unknown)}{more}")
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command in all processes, and return its exit code."""
+        with ExitStack() as silenced:
+            if launched()[0] > 0:  # the first of the processes speaks for all
+                nowhere = silenced.enter_context(open(os.devnull, "w"))
+                silenced.enter_context(redirect_stdout(nowhere))
+                silenced.enter_context(redirect_stderr(nowhere))
+            root = self.parser()
+            arguments, unknown = root.parse_known_args(argv)
+            if unknown:
+                more = "" if unknown[0].startswith("-") else f"; {self.hint}"
+                root.error(f"unrecognized arguments: {' '.join(unknown)}{more}")
 
-        def together() -> int:
-            comm = _communicator(arguments, alone)
-            with agreed(comm):
-                return function(arguments, comm)
+            def together() -> int:
+                comm = _communicator(arguments, self.alone)
+                with agreed(comm):
+                    return self.function(arguments, comm)
 
-        return guarded(root.prog, together)
+            return guarded(self.name, together)
 
 
 def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Communicator | None:
@@ -160,10 +157,19 @@ def check_outputs(arguments: argparse.Namespace, inputs: Mapping[str, Any], *nam
 def write_results(
     arguments: argparse.Namespace,
     result: Any,
-    show: Callable[[], None],
+    document: Callable[[], Mapping[str, Any]],
+    tables: Callable[[], Sequence[object]],
     arrays: Callable[[], Mapping[str, Any]],
+    profile: blockvec.Profile | None,
 ) -> None:
-    """Print a result, and write the files of ``--save`` and ``--plot``."""
+    """Print a result as one JSON document or as tables, and write the files of ``--save`` and ``--plot``."""
+
+    def show() -> None:
+        if arguments.json:
+            more = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
+            print(json.dumps({**document(), **more}, allow_nan=False), flush=True)
+        else:
+            print(*tables(), *([] if profile is None else [profile.table()]), sep="\n\n", flush=True)
 
     def save() -> None:
         with replaced(arguments.save) as stream:
@@ -176,17 +182,10 @@ def write_results(
         result.plot(figure.subplots())
         write_picture(figure, arguments.plot)
 
-    outputs: dict[str, Callable[[], None]] = {"standard output": show}
-    if arguments.save:
-        outputs["--save"] = save
-    if arguments.plot:
-        outputs["--plot"] = draw
+    outputs = {"standard output": show}
+    outputs |= {"--save": save} if arguments.save else {}
+    outputs |= {"--plot": draw} if arguments.plot else {}
     write_all(outputs)
-
-
-def kernels(profile: blockvec.Profile | None) -> dict[str, Any]:
-    """Return the parts of a JSON document that a profile adds."""
-    return {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
 
 
 def opened(command: str, name: str) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -47,17 +45,6 @@ OPTIONS: tuple[command.Option, ...] = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    text = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
-    return command.parser_of(NAME, text, EPILOG, OPTIONS)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return command.run(parser(), argv, "one matrix is enough", ("matrix-free",), _run)
-
-
 def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
     is_first = comm is None or comm.rank == 0
     if is_first:
@@ -84,26 +71,24 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
         energies = np.linspace(*rho.bounds, count)
         return {"energies": energies, "density": rho(energies), "errors": rho.error(energies)}
 
-    def show() -> None:
-        if arguments.json:
-            found = {name: array.tolist() for name, array in curve().items()}
-            if info["vectors"] < 2 and rho.sites is None:
-                found["errors"] = None  # errors of one vector are not known
-            print(json.dumps({**info, **found, **command.kernels(profile)}, allow_nan=False), flush=True)
-            return
-        print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
-        counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s\n"
-        print(counts.format(**info))
-        energies, density, errors = curve(ROWS).values()
+    def document() -> dict[str, Any]:
+        lists = {name: array.tolist() for name, array in curve().items()}
+        if info["vectors"] < 2 and rho.sites is None:
+            lists["errors"] = None  # errors of one vector are not known
+        return info | lists
+
+    def tables() -> list[str]:
+        counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s"
+        head = f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}\n{counts.format(**info)}"
         names = ["density", "error"] if rho.sites is None else [f"site {site}" for site in rho.sites]
-        print("".join(f"{name:>12}" for name in ("energy", *names)))
-        for row in np.column_stack([energies, density, errors])[:, : 1 + len(names)]:
-            print("".join(f"{value:12.4g}" for value in row))
-        print("" if profile is None else f"\n{profile.table()}", flush=True)
+        rows = ["".join(f"{name:>12}" for name in ("energy", *names))]
+        for row in np.column_stack([*curve(ROWS).values()])[:, : 1 + len(names)]:
+            rows.append("".join(f"{value:12.4g}" for value in row))
+        return [head, "\n".join(rows)]
 
     if is_first:
         extra = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
-        command.write_results(arguments, rho, show, lambda: curve() | extra)
+        command.write_results(arguments, rho, document, tables, lambda: curve() | extra, profile)
     return DONE
 
 
@@ -113,6 +98,10 @@ def _sites(text: str | None) -> list[int] | None:
     except ValueError:
         raise blockvec.errors.OptionError(f"--sites: got {text!r}; give numbers of rows, as 0,17.") from None
 
+
+TEXT = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
+COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, "one matrix is enough", ("matrix-free",), _run)
+parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())
