@@ -32,8 +32,8 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, check_shape, integer
-from ..blocks import RealArray, empty_block, to_host
+from ..arguments import blas_threads, check_choice, check_shape, integer, on_device_of
+from ..blocks import RealArray, to_host
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
@@ -222,25 +222,24 @@ def density_of_states(
         chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))
         if not (columns := len(chosen)):
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
-    widths = [min(WIDTH, columns - begin) for begin in range(0, columns, WIDTH)]
-    n_bytes = 2.0 * op.local_shape[0] * widths[0] * op.dtype.itemsize
-    require_memory(op, n_bytes, f"two blocks of {widths[0]} columns", "give fewer vectors")
-    precompile("moments", op, b=widths[0])
-    keys = generator_for(op, rng).integers(1 << 63, size=len(widths)).tolist()
-    done = products = 0
+    width, begins, done, products = min(columns, WIDTH), range(0, columns, WIDTH), 0, 0
+    n_bytes = 2.0 * op.local_shape[0] * width * op.dtype.itemsize
+    require_memory(op, n_bytes, f"two blocks of {width} columns", "give fewer vectors")
+    precompile("moments", op, b=width)
+    keys = generator_for(op, rng).integers(1 << 63, size=len(begins)).tolist()
 
     def note(steps: int, width: int) -> None:
         nonlocal done, products
         done, products = done + steps, products + steps * width
-        show(done, f"{done} of {len(widths) * half} products", len(widths) * half)
+        show(done, f"{done} of {len(begins) * half} products", len(begins) * half)
 
     def samples(bounds: SpectralBounds) -> Any:
         doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
-        for number, (width, key) in enumerate(zip(widths, keys, strict=True)):  # the same on all bounds
+        for begin, key in zip(begins, keys, strict=True):  # the same vectors on all bounds
             if chosen is None:
-                X = random_signs(op, width, key)
+                X = random_signs(op, min(width, columns - begin), key)
             else:
-                X = _unit_vectors(op, chosen[number * WIDTH :][:width])
+                X = _unit_vectors(op, chosen[begin : begin + width])
             found.append(_moments(doubled, X, half, note))
         return np.concatenate(found, axis=1)
 
@@ -265,12 +264,9 @@ def _bounded(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBou
 
 
 def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
-    block = empty_block(op).like(len(sites))
-    block[:, :] = 0
-    rows = np.array(sites) - (0 if op.layout is None else op.layout.first_row)
-    for column in np.flatnonzero((rows >= 0) & (rows < block.shape[0])).tolist():
-        block.array[rows[column], column] = 1
-    return block
+    first = 0 if op.layout is None else op.layout.first_row
+    is_site = np.arange(first, first + op.local_shape[0])[:, None] == np.array(sites)
+    return on_device_of(op, BlockVector(is_site.astype(op.dtype), layout=op.layout))
 
 
 def _check_growth(ratios: Any, dtype: Any) -> None:
