@@ -46,7 +46,6 @@ that cannot be used, 3 all converged, but copies of multiple eigenvalues may be 
 
 # `eigsh` has the same names.
 OPTIONS: tuple[command.Option, ...] = (
-    command.MATRIX_FREE,
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
@@ -64,13 +63,9 @@ OPTIONS: tuple[command.Option, ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    command.COMM,
-    command.RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
-    command.PROFILE,
     ("--plan", bool, None, "print what would be done, and stop"),
-    command.JSON,
 )
 
 

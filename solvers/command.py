@@ -33,11 +33,13 @@ MODELS = """\
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
 
-MATRIX_FREE: Option = ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard")
-PROFILE: Option = ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too")
-RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
-JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
-COMM: Option = ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi")
+COMMON: tuple[Option, ...] = (
+    ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard"),
+    ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi"),
+    ("--rng SEED", int, 0, "seed of everything random"),
+    ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too"),
+    ("--json", bool, None, "print one JSON document instead of tables"),
+)
 
 
 class Command(NamedTuple):
@@ -46,7 +48,7 @@ class Command(NamedTuple):
     name: str
     description: str
     epilog: str
-    options: Sequence[Option]
+    options: Sequence[Option]  # before the common ones
     hint: str  # what is said about a second matrix
     alone: Sequence[str]  # options that several processes do not have
     function: Callable[[argparse.Namespace, Communicator | None], int]  # returns an exit code
@@ -59,7 +61,7 @@ class Command(NamedTuple):
         root.add_argument(
             "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
         )
-        for usage, values, default, text in self.options:
+        for usage, values, default, text in (*self.options, *COMMON):
             name, *metavars = usage.split()
             how = {"help": text if default is None else f"{text} (default {default})"}
             if values is bool:

@@ -28,20 +28,21 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 {command.MODELS}
 """
 
+
+def rows(text: str) -> list[int]:
+    """Convert the numbers of rows that an option has; argparse names this function in its message."""
+    return [int(row) for row in text.split(",")]
+
+
 OPTIONS: tuple[command.Option, ...] = (
-    command.MATRIX_FREE,
     ("--moments N", int, 1024, "Chebyshev moments, two per product"),
     ("--vectors R", int, 16, "random vectors"),
     ("--kernel", KERNELS, "jackson", "Gaussian peaks, or Lorentzian ones"),
-    ("--sites LIST", str, None, "local densities of these rows, as 0,17"),
+    ("--sites LIST", rows, None, "local densities of these rows, as 0,17"),
     ("--points N", int, POINTS, "energies of --json and --save"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --comm"),
-    command.COMM,
-    command.RNG,
     ("--plot PNG", str, None, "draw the density into this file"),
     ("--save NPZ", str, None, "write energies, density, errors, moments and bounds to this file"),
-    command.PROFILE,
-    command.JSON,
 )
 
 
@@ -59,7 +60,7 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
             arguments.vectors,
             arguments.kernel,
             arguments.rng,
-            sites=_sites(arguments.sites),
+            sites=arguments.sites,
             device=None if comm is not None or arguments.matrix_free else device,
             progress=True,
         )
@@ -90,13 +91,6 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
         extra = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
         command.write_results(arguments, rho, document, tables, lambda: curve() | extra, profile)
     return DONE
-
-
-def _sites(text: str | None) -> list[int] | None:
-    try:
-        return None if text is None else [int(site) for site in text.split(",")]
-    except ValueError:
-        raise blockvec.errors.OptionError(f"--sites: got {text!r}; give numbers of rows, as 0,17.") from None
 
 
 TEXT = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
