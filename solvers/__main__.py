@@ -80,18 +80,13 @@ def _frequencies(result: EigenResult) -> list[float]:
     return [math.copysign(math.sqrt(abs(value)) / (2 * math.pi), value) for value in values]
 
 
-def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> int:
+def _run(arguments: argparse.Namespace, A: Any, device: str, comm: Communicator | None) -> int:
+    if arguments.plot and arguments.method == "dense":
+        raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
     if arguments.hz:
         arguments.sigma = None if arguments.sigma is None else _squared(arguments.sigma)
         arguments.interval = arguments.interval and [_squared(end) for end in arguments.interval]
-    is_first = comm is None or comm.rank == 0
-    if is_first:
-        command.check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
-        if arguments.plot and arguments.method == "dense":
-            raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
-    device = command.device_of(arguments)
-    A = command.input_of(NAME, arguments, device, comm)
-    M = None if arguments.mass is None else command.opened(NAME, arguments.mass)
+    M = None if arguments.mass is None else command.opened(arguments.mass)
     is_end = arguments.sigma is None and arguments.interval is None
     call: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name in EIGSH}
     call |= {"A": A, "M": M, "which": arguments.which or ("SA" if is_end else "LM"), "device": device}
@@ -115,15 +110,15 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
             result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
-    if is_first:
-        command.write_results(
-            arguments,
-            result,
-            lambda: _document(arguments, result),
-            lambda: _tables(arguments, A, result),
-            lambda: {name: to_host(getattr(result, name)) for name in SAVED},
-            profile,
-        )
+    command.write_results(
+        arguments,
+        comm,
+        result,
+        lambda: _document(arguments, result),
+        lambda: _tables(arguments, A, result),
+        lambda: {name: to_host(getattr(result, name)) for name in SAVED},
+        profile,
+    )
     if result.info["stopped"] == "interrupted":
         return INTERRUPTED
     if message := doubt(result, arguments.verify):
@@ -166,7 +161,7 @@ def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
 
 HINT, ALONE = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
 TEXT = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
-COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, HINT, ALONE, _run_together)
+COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, HINT, ALONE, _run)
 parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":

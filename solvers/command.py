@@ -51,7 +51,8 @@ class Command(NamedTuple):
     options: Sequence[Option]  # before the common ones
     hint: str  # what is said about a second matrix
     alone: Sequence[str]  # options that several processes do not have
-    function: Callable[[argparse.Namespace, Communicator | None], int]  # returns an exit code
+    # Of the arguments, the matrix, its device and the processes; returns an exit code.
+    function: Callable[[argparse.Namespace, Any, str, Communicator | None], int]
 
     def parser(self) -> argparse.ArgumentParser:
         """Create the parser of the command line."""
@@ -91,7 +92,10 @@ class Command(NamedTuple):
             def together() -> int:
                 comm = _communicator(arguments, self.alone)
                 with agreed(comm):
-                    return self.function(arguments, comm)
+                    if comm is None or comm.rank == 0:
+                        _check_outputs(arguments)
+                    device = _device_of(arguments)
+                    return self.function(arguments, _input_of(arguments, device, comm), device, comm)
 
             return guarded(self.name, together)
 
@@ -113,7 +117,17 @@ def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Commun
     return communicator(world())
 
 
-def device_of(arguments: argparse.Namespace) -> str:
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse files of options that cannot be written, before anything is computed."""
+    checks = {"checkpoint": check_output, "save": check_output, "plot": check_picture}
+    files = {f"--{name}": getattr(arguments, name, None) for name in (*checks, "mass")}
+    for name, check in checks.items():
+        if (file := files[f"--{name}"]) is not None:
+            check(f"--{name}", file)
+    check_apart({"the matrix": arguments.matrix, **files})
+
+
+def _device_of(arguments: argparse.Namespace) -> str:
     """Choose the device: a GPU if there is one and nothing needs the host."""
     if arguments.device != "auto":
         return str(arguments.device)
@@ -126,8 +140,8 @@ def device_of(arguments: argparse.Namespace) -> str:
     return "gpu"
 
 
-def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
-    """Open the matrix of a command: this process's rows, an operator without a matrix, or all of it.
+def _input_of(arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
+    """Open the matrix: this process's rows, an operator without a matrix, or all of it.
 
     A GPU makes the rows of a model itself.
     """
@@ -142,29 +156,24 @@ def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Com
         return blockvec.models.operator(name, device=device)
     if device != "cpu" and getattr(arguments, "mass", None) is None and is_model:
         return blockvec.models.generator(name).matrix(device=device)
-    return opened(command, name)
-
-
-def check_outputs(arguments: argparse.Namespace, inputs: Mapping[str, Any], *names: str) -> None:
-    """Refuse files of options that cannot be written, before anything is computed."""
-    files = {f"--{name}": getattr(arguments, name) for name in names}
-    for option, name in files.items():
-        if name is not None:
-            check_output(option, name)
-    if arguments.plot is not None:
-        check_picture("--plot", arguments.plot)
-    check_apart({"the matrix": arguments.matrix, **inputs, **files, "--plot": arguments.plot})
+    return opened(name)
 
 
 def write_results(
     arguments: argparse.Namespace,
+    comm: Communicator | None,
     result: Any,
     document: Callable[[], Mapping[str, Any]],
     tables: Callable[[], Sequence[object]],
     arrays: Callable[[], Mapping[str, Any]],
     profile: blockvec.Profile | None,
 ) -> None:
-    """Print a result as one JSON document or as tables, and write the files of ``--save`` and ``--plot``."""
+    """Print a result, as one JSON document or as tables, and write the files of ``--save`` and ``--plot``.
+
+    The first one of several processes does.
+    """
+    if comm is not None and comm.rank > 0:
+        return
 
     def show() -> None:
         if arguments.json:
@@ -190,14 +199,12 @@ def write_results(
     write_all(outputs)
 
 
-def opened(command: str, name: str) -> Any:
+def opened(name: str) -> Any:
     """Open a model, a file, or for "-" standard input, which is copied because files are read twice."""
     if name != "-":
         return blockvec.open_matrix(name)
     if sys.stdin is None or sys.stdin.isatty():
-        raise OptionError(
-            f"-: standard input is closed or a terminal; redirect a file to it: {command} - < matrix.mtx"
-        )
+        raise OptionError("-: standard input is closed or a terminal; redirect a file to it: < matrix.mtx")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "matrix")
         with copy.open("wb") as stream:

@@ -17,7 +17,6 @@ from blockvec.system.commands import DONE
 from .. import command
 from .density import KERNELS, POINTS, density_of_states
 
-NAME = "blockvec-dos"
 ROWS = 21  # energies in the printed table
 
 EPILOG = f"""\
@@ -46,12 +45,7 @@ OPTIONS: tuple[command.Option, ...] = (
 )
 
 
-def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
-    is_first = comm is None or comm.rank == 0
-    if is_first:
-        command.check_outputs(arguments, {}, "save")
-    device = command.device_of(arguments)
-    H = command.input_of(NAME, arguments, device, comm)
+def _run(arguments: argparse.Namespace, H: Any, device: str, comm: Communicator | None) -> int:
     begin_s = time.perf_counter()
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         rho = density_of_states(
@@ -87,14 +81,15 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
             rows.append("".join(f"{value:12.4g}" for value in row))
         return [head, "\n".join(rows)]
 
-    if is_first:
-        extra = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
-        command.write_results(arguments, rho, document, tables, lambda: curve() | extra, profile)
+    saved = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
+    command.write_results(arguments, comm, rho, document, tables, lambda: curve() | saved, profile)
     return DONE
 
 
 TEXT = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
-COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, "one matrix is enough", ("matrix-free",), _run)
+COMMAND = command.Command(
+    "blockvec-dos", TEXT, EPILOG, OPTIONS, "one matrix is enough", ("matrix-free",), _run
+)
 parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":
