@@ -242,6 +242,9 @@ class Sampler:
             inner = self._forms(Q.copy(), are_all=True)
             sample = self._sampled(size, Q)
             value, error, needed = self._combined(sample, inner)
+        elif self._given and self._given > size:  # all for an average without a basis
+            sample = Forms.joined([sample, self._sampled(self._given - size)])
+            value, error, needed = self._combined(sample)
         while True:
             if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._is_whole:
                 return self._from_eigenvalues()
