@@ -45,7 +45,6 @@ that cannot be used, 3 all converged, but copies of multiple eigenvalues may be 
 
 # `eigsh` has the same names.
 OPTIONS: tuple[command.Option, ...] = (
-    command.MATRIX_FREE,
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
@@ -63,26 +62,10 @@ OPTIONS: tuple[command.Option, ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    command.COMM,
-    command.RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
-    command.PROFILE,
     ("--plan", bool, None, "print what would be done, and stop"),
-    command.JSON,
 )
-
-
-def parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    text = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
-    return command.parser_of(NAME, text, EPILOG, OPTIONS)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    hint, alone = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
-    return command.run(parser(), argv, hint, alone, _run_together)
 
 
 def _squared(frequency: float) -> float:
@@ -96,18 +79,13 @@ def _frequencies(result: EigenResult) -> list[float]:
     return [math.copysign(math.sqrt(abs(value)) / (2 * math.pi), value) for value in values]
 
 
-def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> int:
+def _run(arguments: argparse.Namespace, A: Any, device: str, comm: Communicator | None) -> int:
+    if arguments.plot and arguments.method == "dense":
+        raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
     if arguments.hz:
         arguments.sigma = None if arguments.sigma is None else _squared(arguments.sigma)
         arguments.interval = arguments.interval and [_squared(end) for end in arguments.interval]
-    is_first = comm is None or comm.rank == 0
-    if is_first:
-        command.check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
-        if arguments.plot and arguments.method == "dense":
-            raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
-    device = command.device_of(arguments)
-    A = command.input_of(NAME, arguments, device, comm)
-    M = None if arguments.mass is None else command.opened(NAME, arguments.mass)
+    M = None if arguments.mass is None else command.opened(arguments.mass)
     is_end = arguments.sigma is None and arguments.interval is None
     call: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name in EIGSH}
     call |= {"A": A, "M": M, "which": arguments.which or ("SA" if is_end else "LM"), "device": device}
@@ -131,13 +109,15 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
             result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
-    if is_first:
-        command.write_results(
-            arguments,
-            result,
-            lambda: _print(arguments, A, result, profile),
-            lambda: {name: to_host(getattr(result, name)) for name in SAVED},
-        )
+    command.write_results(
+        arguments,
+        comm,
+        result,
+        lambda: _document(arguments, result),
+        lambda: _tables(arguments, A, result),
+        lambda: {name: to_host(getattr(result, name)) for name in SAVED},
+        profile,
+    )
     if result.info["stopped"] == "interrupted":
         return INTERRUPTED
     if message := doubt(result, arguments.verify):
@@ -146,30 +126,27 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
 
 
-def _print(
-    arguments: argparse.Namespace, A: Any, result: EigenResult, profile: blockvec.Profile | None
-) -> None:
-    inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
-    if arguments.json:
-        more = command.kernels(profile) | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
-        print(json.dumps({**inputs, **result.to_dict(), **more}, allow_nan=False), flush=True)
-        return
+def _document(arguments: argparse.Namespace, result: EigenResult) -> dict[str, Any]:
+    inputs = {name: getattr(arguments, name) for name in ("matrix", "mass", "sigma")}
+    return inputs | result.to_dict() | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
+
+
+def _tables(arguments: argparse.Namespace, A: Any, result: EigenResult) -> list[str]:
     info, layout = result.info, getattr(A, "layout", None)
     size = f"{info['n']} x {info['n']}, {getattr(A, 'nnz', A.shape[0] * A.shape[1])} entries"
     mass = "" if arguments.mass is None else f" with mass {arguments.mass}"
     processes = "" if layout is None else f", in {layout.size} processes"
     if layout is not None and info["device"] != "cpu":
         processes += f" ({info['processes'][0]['transport']})"
-    print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
-    tables = [] if profile is None else [profile.table()]
+    head = f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}"
+    stopped = info["stopped"] == "interrupted"
+    tables = [f"{head}\n{result}" + "\ninterrupted: the table shows what was reached" * stopped]
     if arguments.hz:
         shown = (f"{i:4d} {f:14.6g}" for i, f in enumerate(_frequencies(result), 1))
-        tables.insert(0, "\n".join(["     frequency / Hz", *shown]))
+        tables.append("\n".join(["     frequency / Hz", *shown]))
     if "processes" in info:
         tables.append(_process_table(info["processes"]))
-    print(result, *(f"\n{table}" for table in tables), sep="\n", flush=True)
-    if info["stopped"] == "interrupted":
-        print("interrupted: the table shows what was reached", flush=True)
+    return tables
 
 
 def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
@@ -180,6 +157,11 @@ def _process_table(shares: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"{sizes} {sent_mb:8.1f} {own['product_s']:11.2f} {waiting_s:10.2f}")
     return "\n".join(lines)
 
+
+HINT, ALONE = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
+TEXT = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
+COMMAND = command.Command(NAME, TEXT, EPILOG, OPTIONS, HINT, ALONE, _run)
+parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,69 +33,71 @@ MODELS = """\
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
 
-MATRIX_FREE: Option = ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard")
-PROFILE: Option = ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too")
-RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
-JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
-COMM: Option = ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi")
+COMMON: tuple[Option, ...] = (
+    ("--matrix-free", bool, None, "store no matrix; for many-particle models xxz, hubbard"),
+    ("--comm", ("mpi",), None, "split rows over processes: mpiexec -n 4 %(prog)s ... --comm mpi"),
+    ("--rng SEED", int, 0, "seed of everything random"),
+    ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too"),
+    ("--json", bool, None, "print one JSON document instead of tables"),
+)
 
 
-def parser_of(
-    command: str, description: str, epilog: str, options: Sequence[Option]
-) -> argparse.ArgumentParser:
-    """Create the parser of a command line with a matrix and options."""
-    root = Parser(
-        prog=command,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
-    root.add_argument(
-        "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
-    )
-    for usage, values, default, text in options:
-        name, *metavars = usage.split()
-        how: dict[str, Any] = {"help": text if default is None else f"{text} (default {default})"}
-        if values is bool:
-            how |= {"action": "store_true"}
-        elif isinstance(values, tuple):
-            how |= {"choices": values, "default": default}
-        else:
-            several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
-            how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
-        root.add_argument(name, **how)
-    root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
-    return root
+class Command(NamedTuple):
+    """A command with a matrix and options."""
 
+    name: str
+    description: str
+    epilog: str
+    options: Sequence[Option]  # before the common ones
+    hint: str  # what is said about a second matrix
+    alone: Sequence[str]  # options that several processes do not have
+    # Of the arguments, the matrix, its device and the processes; returns an exit code.
+    function: Callable[[argparse.Namespace, Any, str, Communicator | None], int]
 
-def run(
-    root: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    hint: str,
-    alone: Sequence[str],
-    function: Callable[[argparse.Namespace, Communicator | None], int],
-) -> int:
-    """Run a command in all processes, and return its exit code.
+    def parser(self) -> argparse.ArgumentParser:
+        """Create the parser of the command line."""
+        how: dict[str, Any] = {"description": self.description, "epilog": self.epilog}
+        root = Parser(prog=self.name, formatter_class=argparse.RawDescriptionHelpFormatter, **how)
+        root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
+        root.add_argument(
+            "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
+        )
+        for usage, values, default, text in (*self.options, *COMMON):
+            name, *metavars = usage.split()
+            how = {"help": text if default is None else f"{text} (default {default})"}
+            if values is bool:
+                how |= {"action": "store_true"}
+            elif isinstance(values, tuple):
+                how |= {"choices": values, "default": default}
+            else:
+                several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
+                how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
+            root.add_argument(name, **how)
+        root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
+        return root
 
-    `hint` is what is said about a second matrix, `alone` are options that several processes do not have.
-    """
-    with ExitStack() as silenced:
-        if launched()[0] > 0:  # the first of the processes speaks for all
-            nowhere = silenced.enter_context(open(os.devnull, "w"))
-            silenced.enter_context(redirect_stdout(nowhere))
-            silenced.enter_context(redirect_stderr(nowhere))
-        arguments, unknown = root.parse_known_args(argv)
-        if unknown:
-            more = "" if unknown[0].startswith("-") else f"; {hint}"
-            root.error(f"unrecognized arguments: {' '.join(unknown)}{more}")
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command in all processes, and return its exit code."""
+        with ExitStack() as silenced:
+            if launched()[0] > 0:  # the first of the processes speaks for all
+                nowhere = silenced.enter_context(open(os.devnull, "w"))
+                silenced.enter_context(redirect_stdout(nowhere))
+                silenced.enter_context(redirect_stderr(nowhere))
+            root = self.parser()
+            arguments, unknown = root.parse_known_args(argv)
+            if unknown:
+                more = "" if unknown[0].startswith("-") else f"; {self.hint}"
+                root.error(f"unrecognized arguments: {' '.join(unknown)}{more}")
 
-        def together() -> int:
-            comm = _communicator(arguments, alone)
-            with agreed(comm):
-                return function(arguments, comm)
+            def together() -> int:
+                comm = _communicator(arguments, self.alone)
+                with agreed(comm):
+                    if comm is None or comm.rank == 0:
+                        _check_outputs(arguments)
+                    device = _device_of(arguments)
+                    return self.function(arguments, _input_of(arguments, device, comm), device, comm)
 
-        return guarded(root.prog, together)
+            return guarded(self.name, together)
 
 
 def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Communicator | None:
@@ -114,7 +117,17 @@ def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Commun
     return communicator(world())
 
 
-def device_of(arguments: argparse.Namespace) -> str:
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse files of options that cannot be written, before anything is computed."""
+    checks = {"checkpoint": check_output, "save": check_output, "plot": check_picture}
+    files = {f"--{name}": getattr(arguments, name, None) for name in (*checks, "mass")}
+    for name, check in checks.items():
+        if (file := files[f"--{name}"]) is not None:
+            check(f"--{name}", file)
+    check_apart({"the matrix": arguments.matrix, **files})
+
+
+def _device_of(arguments: argparse.Namespace) -> str:
     """Choose the device: a GPU if there is one and nothing needs the host."""
     if arguments.device != "auto":
         return str(arguments.device)
@@ -127,8 +140,8 @@ def device_of(arguments: argparse.Namespace) -> str:
     return "gpu"
 
 
-def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
-    """Open the matrix of a command: this process's rows, an operator without a matrix, or all of it.
+def _input_of(arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
+    """Open the matrix: this process's rows, an operator without a matrix, or all of it.
 
     A GPU makes the rows of a model itself.
     """
@@ -143,27 +156,31 @@ def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Com
         return blockvec.models.operator(name, device=device)
     if device != "cpu" and getattr(arguments, "mass", None) is None and is_model:
         return blockvec.models.generator(name).matrix(device=device)
-    return opened(command, name)
-
-
-def check_outputs(arguments: argparse.Namespace, inputs: Mapping[str, Any], *names: str) -> None:
-    """Refuse files of options that cannot be written, before anything is computed."""
-    files = {f"--{name}": getattr(arguments, name) for name in names}
-    for option, name in files.items():
-        if name is not None:
-            check_output(option, name)
-    if arguments.plot is not None:
-        check_picture("--plot", arguments.plot)
-    check_apart({"the matrix": arguments.matrix, **inputs, **files, "--plot": arguments.plot})
+    return opened(name)
 
 
 def write_results(
     arguments: argparse.Namespace,
+    comm: Communicator | None,
     result: Any,
-    show: Callable[[], None],
+    document: Callable[[], Mapping[str, Any]],
+    tables: Callable[[], Sequence[object]],
     arrays: Callable[[], Mapping[str, Any]],
+    profile: blockvec.Profile | None,
 ) -> None:
-    """Print a result, and write the files of ``--save`` and ``--plot``."""
+    """Print a result, as one JSON document or as tables, and write the files of ``--save`` and ``--plot``.
+
+    The first one of several processes does.
+    """
+    if comm is not None and comm.rank > 0:
+        return
+
+    def show() -> None:
+        if arguments.json:
+            more = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
+            print(json.dumps({**document(), **more}, allow_nan=False), flush=True)
+        else:
+            print(*tables(), *([] if profile is None else [profile.table()]), sep="\n\n", flush=True)
 
     def save() -> None:
         with replaced(arguments.save) as stream:
@@ -176,27 +193,18 @@ def write_results(
         result.plot(figure.subplots())
         write_picture(figure, arguments.plot)
 
-    outputs: dict[str, Callable[[], None]] = {"standard output": show}
-    if arguments.save:
-        outputs["--save"] = save
-    if arguments.plot:
-        outputs["--plot"] = draw
+    outputs = {"standard output": show}
+    outputs |= {"--save": save} if arguments.save else {}
+    outputs |= {"--plot": draw} if arguments.plot else {}
     write_all(outputs)
 
 
-def kernels(profile: blockvec.Profile | None) -> dict[str, Any]:
-    """Return the parts of a JSON document that a profile adds."""
-    return {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
-
-
-def opened(command: str, name: str) -> Any:
+def opened(name: str) -> Any:
     """Open a model, a file, or for "-" standard input, which is copied because files are read twice."""
     if name != "-":
         return blockvec.open_matrix(name)
     if sys.stdin is None or sys.stdin.isatty():
-        raise OptionError(
-            f"-: standard input is closed or a terminal; redirect a file to it: {command} - < matrix.mtx"
-        )
+        raise OptionError("-: standard input is closed or a terminal; redirect a file to it: < matrix.mtx")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "matrix")
         with copy.open("wb") as stream:

@@ -556,6 +556,12 @@ def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> No
             assert np.abs(ends.moments - local.moments).max() <= 1e-13
             again = trace(f, op, rng=4, vectors=20)
             assert abs(again.value - estimate.value) <= 1e-9 * abs(estimate.value)
+    H = sp.diags_array([1j, -1j], offsets=[1, -1], shape=(40, 40)).tolil()
+    H[38, 39] = H[39, 38] = 2  # the rows of some processes are imaginary
+    alone = density_of_states(H.tocsr(), 16, 4, rng=3, bounds=(-4.0, 4.0))
+    rows = H.tocsr()[RowLayout.equal(40, communicator(comm)).rows]
+    split = density_of_states(rows, 16, 4, rng=3, bounds=(-4.0, 4.0), comm=comm)
+    assert np.abs(split.samples - alone.samples).max() <= 1e-13
     found = logdet(A, 0.1, rng=0, comm=comm)
     assert found.method != "factors"
     assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +17,6 @@ from blockvec.system.commands import DONE
 from .. import command
 from .density import KERNELS, POINTS, density_of_states
 
-NAME = "blockvec-dos"
 ROWS = 21  # energies in the printed table
 
 EPILOG = f"""\
@@ -30,40 +27,25 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 {command.MODELS}
 """
 
+
+def rows(text: str) -> list[int]:
+    """Convert the numbers of rows that an option has; argparse names this function in its message."""
+    return [int(row) for row in text.split(",")]
+
+
 OPTIONS: tuple[command.Option, ...] = (
-    command.MATRIX_FREE,
     ("--moments N", int, 1024, "Chebyshev moments, two per product"),
     ("--vectors R", int, 16, "random vectors"),
     ("--kernel", KERNELS, "jackson", "Gaussian peaks, or Lorentzian ones"),
-    ("--sites LIST", str, None, "local densities of these rows, as 0,17"),
+    ("--sites LIST", rows, None, "local densities of these rows, as 0,17"),
     ("--points N", int, POINTS, "energies of --json and --save"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --comm"),
-    command.COMM,
-    command.RNG,
     ("--plot PNG", str, None, "draw the density into this file"),
     ("--save NPZ", str, None, "write energies, density, errors, moments and bounds to this file"),
-    command.PROFILE,
-    command.JSON,
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    text = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
-    return command.parser_of(NAME, text, EPILOG, OPTIONS)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return command.run(parser(), argv, "one matrix is enough", ("matrix-free",), _run)
-
-
-def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
-    is_first = comm is None or comm.rank == 0
-    if is_first:
-        command.check_outputs(arguments, {}, "save")
-    device = command.device_of(arguments)
-    H = command.input_of(NAME, arguments, device, comm)
+def _run(arguments: argparse.Namespace, H: Any, device: str, comm: Communicator | None) -> int:
     begin_s = time.perf_counter()
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         rho = density_of_states(
@@ -72,7 +54,7 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
             arguments.vectors,
             arguments.kernel,
             arguments.rng,
-            sites=_sites(arguments.sites),
+            sites=arguments.sites,
             device=None if comm is not None or arguments.matrix_free else device,
             progress=True,
         )
@@ -84,35 +66,31 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
         energies = np.linspace(*rho.bounds, count)
         return {"energies": energies, "density": rho(energies), "errors": rho.error(energies)}
 
-    def show() -> None:
-        if arguments.json:
-            found = {name: array.tolist() for name, array in curve().items()}
-            if info["vectors"] < 2 and rho.sites is None:
-                found["errors"] = None  # errors of one vector are not known
-            print(json.dumps({**info, **found, **command.kernels(profile)}, allow_nan=False), flush=True)
-            return
-        print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
-        counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s\n"
-        print(counts.format(**info))
-        energies, density, errors = curve(ROWS).values()
-        names = ["density", "error"] if rho.sites is None else [f"site {site}" for site in rho.sites]
-        print("".join(f"{name:>12}" for name in ("energy", *names)))
-        for row in np.column_stack([energies, density, errors])[:, : 1 + len(names)]:
-            print("".join(f"{value:12.4g}" for value in row))
-        print("" if profile is None else f"\n{profile.table()}", flush=True)
+    def document() -> dict[str, Any]:
+        lists = {name: array.tolist() for name, array in curve().items()}
+        if info["vectors"] < 2 and rho.sites is None:
+            lists["errors"] = None  # errors of one vector are not known
+        return info | lists
 
-    if is_first:
-        extra = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
-        command.write_results(arguments, rho, show, lambda: curve() | extra)
+    def tables() -> list[str]:
+        counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s"
+        head = f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}\n{counts.format(**info)}"
+        names = ["density", "error"] if rho.sites is None else [f"site {site}" for site in rho.sites]
+        rows = ["".join(f"{name:>12}" for name in ("energy", *names))]
+        for row in np.column_stack([*curve(ROWS).values()])[:, : 1 + len(names)]:
+            rows.append("".join(f"{value:12.4g}" for value in row))
+        return [head, "\n".join(rows)]
+
+    saved = {"moments": rho.moments, "bounds": np.array(rho.bounds)}
+    command.write_results(arguments, comm, rho, document, tables, lambda: curve() | saved, profile)
     return DONE
 
 
-def _sites(text: str | None) -> list[int] | None:
-    try:
-        return None if text is None else [int(site) for site in text.split(",")]
-    except ValueError:
-        raise blockvec.errors.OptionError(f"--sites: got {text!r}; give numbers of rows, as 0,17.") from None
-
+TEXT = "Compute the density of states of a real symmetric or complex Hermitian sparse matrix."
+COMMAND = command.Command(
+    "blockvec-dos", TEXT, EPILOG, OPTIONS, "one matrix is enough", ("matrix-free",), _run
+)
+parser, main = COMMAND.parser, COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -32,8 +32,8 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, check_shape, integer
-from ..blocks import RealArray, empty_block, to_host
+from ..arguments import blas_threads, check_choice, check_shape, integer, on_device_of
+from ..blocks import RealArray, to_host
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
@@ -114,19 +114,19 @@ class DensityOfStates:
 
     def __call__(self, energies: Any) -> Any:
         """Return the density at energies, zero outside of the spectrum."""
-        return self._reduced(self._sampled(energies))
+        return self._sampled(*scaled(energies, self.bounds)).mean(axis=0)
 
     def error(self, energies: Any) -> Any:
         """Return standard errors of the density, from the spread over random vectors; zero for sites."""
-        values = self._sampled(energies)
-        return standard_error(values) if self.sites is None else np.zeros_like(self._reduced(values))
+        values = self._sampled(*scaled(energies, self.bounds))
+        return standard_error(values) if self.sites is None else np.zeros_like(values[0])
 
     def integrate(self, f: Callable[[Any], Any] = np.ones_like) -> Any:
         """Integrate f(E) rho(E) over all energies, by Gauss-Chebyshev quadrature in twice as many points."""
         count = 2 * len(self.samples)
         x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
         values = checked(f)(self.bounds.centre + self.bounds.half_width * x)
-        return self._reduced((self._series(x) * values).mean(axis=1))
+        return self._sampled(x, values).mean(axis=1).mean(axis=0)
 
     def plot(self, axes: Any = None, energies: Any = None) -> Any:
         """Draw the density and its standard errors with matplotlib; return the axes."""
@@ -147,19 +147,11 @@ class DensityOfStates:
             axes.legend()
         return axes
 
-    def _series(self, x: RealArray) -> Any:
-        """Sum up the damped series, of each vector, at numbers in [-1, 1]."""
+    def _sampled(self, x: RealArray, weights: Any) -> Any:
+        """Sum up the damped series of each vector, or of all sites, at scaled energies, shape (R, ...)."""
         factors = damped(len(self.samples), self.kernel)
-        return np.asarray(chebyshev.chebval(x, factors[:, None] * self.samples), np.float64)
-
-    def _sampled(self, energies: Any) -> Any:
-        """Compute the density of each vector, shape (R, ...)."""
-        x, weight = scaled(energies, self.bounds)
-        return self._series(x) * weight
-
-    def _reduced(self, values: Any) -> Any:
-        """Average over random vectors; move numbers of sites to the last axis."""
-        return values.mean(axis=0) if self.sites is None else np.moveaxis(values, 0, -1)
+        values = chebyshev.chebval(x, factors[:, None] * self.samples) * weights
+        return values if self.sites is None else np.moveaxis(values, 0, -1)[None]
 
 
 @together
@@ -230,12 +222,11 @@ def density_of_states(
         chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))
         if not (columns := len(chosen)):
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
-    width, begins = min(columns, WIDTH), range(0, columns, WIDTH)
+    width, begins, done, products = min(columns, WIDTH), range(0, columns, WIDTH), 0, 0
     n_bytes = 2.0 * op.local_shape[0] * width * op.dtype.itemsize
     require_memory(op, n_bytes, f"two blocks of {width} columns", "give fewer vectors")
     precompile("moments", op, b=width)
     keys = generator_for(op, rng).integers(1 << 63, size=len(begins)).tolist()
-    done = products = 0
 
     def note(steps: int, width: int) -> None:
         nonlocal done, products
@@ -245,12 +236,10 @@ def density_of_states(
     def samples(bounds: SpectralBounds) -> Any:
         doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
         for begin, key in zip(begins, keys, strict=True):  # the same vectors on all bounds
-            part = None if chosen is None else chosen[begin : begin + width]
-            X = (
-                random_signs(op, min(width, columns - begin), key)
-                if part is None
-                else _unit_vectors(op, part)
-            )
+            if chosen is None:
+                X = random_signs(op, min(width, columns - begin), key)
+            else:
+                X = _unit_vectors(op, chosen[begin : begin + width])
             found.append(_moments(doubled, X, half, note))
         return np.concatenate(found, axis=1)
 
@@ -275,12 +264,9 @@ def _bounded(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBou
 
 
 def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
-    block = empty_block(op).like(len(sites))
-    block[:, :] = 0
-    rows = np.array(sites) - (0 if op.layout is None else op.layout.first_row)
-    for column in np.flatnonzero((rows >= 0) & (rows < block.shape[0])).tolist():
-        block.array[rows[column], column] = 1
-    return block
+    first = 0 if op.layout is None else op.layout.first_row
+    is_site = np.arange(first, first + op.local_shape[0])[:, None] == np.array(sites)
+    return on_device_of(op, BlockVector(is_site.astype(op.dtype), layout=op.layout))
 
 
 def _check_growth(ratios: Any, dtype: Any) -> None:

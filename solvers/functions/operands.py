@@ -27,8 +27,7 @@ from ..runtime.processes import delivered, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
-SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that,
-ROUNDING = 1e3  # or in units of eps
+SAME_PHASE = 2 / 3  # power of eps: distance from a power of i within which a measured phase is that
 
 
 class Operands(NamedTuple):
@@ -69,7 +68,7 @@ class Operands(NamedTuple):
         if not found.operator.is_hermitian:
             found.operator.check_hermitian(name=name)
         factor = complex(found.factor)
-        if abs(factor.imag) > _same_phase(found.operator) * abs(factor):
+        if abs(factor.imag) > abs(factor) * np.finfo(found.operator.dtype).eps ** SAME_PHASE:
             raise OptionError(
                 f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
             )
@@ -107,7 +106,7 @@ def operands(A: Any, B: Any = None, *, like: Any = None, comm: Any = None, **opt
     (A,) = natively(caller, A)
     entries: Any = matrix_on_host(A) if isinstance(A, Operator) else A if is_explicit(A) else None
     if entries is not None:
-        scale, plain = _plain(entries, may_scale=comm is None)
+        scale, plain = _plain(entries)
         factor *= scale
         if plain.dtype != (kind := _type_for(plain, plain if B is None else B)):
             plain = plain.astype(kind)
@@ -164,8 +163,13 @@ def _factored(A: Any) -> tuple[complex, Any]:
     return scalar * factor, inner
 
 
-def _plain(A: Any, *, may_scale: bool) -> tuple[Any, Any]:
-    """Take out of a matrix a factor 1 or i of a real one, and of host entries out of range a power of two."""
+def _plain(A: Any) -> tuple[Any, Any]:
+    """Take out of a matrix a factor 1 or i of a real one, and of host entries out of range a power of two.
+
+    Rows of one process are left as they are: they do not tell what those of the others have in common.
+    """
+    if A.shape[0] != A.shape[1]:
+        return 1, A
     factor: complex = 1
     is_sparse = hasattr(A, "tocsr")
     if A.dtype.kind == "c":
@@ -177,7 +181,7 @@ def _plain(A: Any, *, may_scale: bool) -> tuple[Any, Any]:
                 A = type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
                 break
     values = getattr(A, "data", None) if is_sparse else A
-    if may_scale and isinstance(values, np.ndarray) and values.size and values.dtype.kind in "fc":
+    if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "fc":
         largest = float(np.abs(values).max())
         if math.isfinite(largest) and not is_ordinary(largest, values.dtype):
             power = max(min(math.frexp(largest)[1], 1000), -1000)
@@ -208,15 +212,11 @@ def phase_of(A: Operator) -> complex | None:
     square = complex((K * K.T).sum())
     if not images.any():
         return 1
-    c = cmath.sqrt(square / abs(square)) if square else 1
-    c = next((unit for unit in (1, 1j) if min(abs(c - unit), abs(c + unit)) < _same_phase(A)), c)
+    eps, c = float(np.finfo(A.dtype).eps), cmath.sqrt(square / abs(square)) if square else 1
+    c = next((unit for unit in (1, 1j) if min(abs(c - unit), abs(c + unit)) < eps**SAME_PHASE), c)
     scales = np.maximum.outer(norms[:2], norms[:2]) * images.max()
     difference = (np.abs(K - c**2 * K.conj().T) / scales).max()
-    return c if difference <= NOT_HERMITIAN * np.finfo(A.dtype).eps else None
-
-
-def _same_phase(A: Operator) -> float:
-    return max(SAME_PHASE, ROUNDING * float(np.finfo(A.dtype).eps))
+    return c if difference <= NOT_HERMITIAN * eps else None
 
 
 def generator_for(op: Operator, rng: Any) -> np.random.Generator:

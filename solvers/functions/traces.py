@@ -155,18 +155,9 @@ def trace(
     check_choice("method", method, METHODS)
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
-    goal = _goal(tol, atol, vectors)
     given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
     f = checked(f, ends_of(domain), given.factor)
-    return Sampler(given.operator, f, *goal, generator_for(given.operator, rng)).estimate(method)
-
-
-def _goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
-    """Check errors and a number of vectors; return the largest error as a function of the value."""
-    accepted = "a number of at least 0", 0.0
-    tol, atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
-    count = None if vectors is None else integer("vectors", vectors, LOST + 1)
-    return lambda value: float(max(tol * abs(value), atol)), count
+    return Sampler(given.operator, f, tol, atol, vectors, rng).estimate(method)
 
 
 class Forms(NamedTuple):
@@ -181,48 +172,41 @@ class Forms(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Sequence[Any]]) -> Forms:
-        """Join the forms of several blocks."""
-        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        """Join the forms of several vectors or blocks."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     @property
     def centre(self) -> Any:
         """The mean of f over the spectrum."""
         return self.values.sum() / max(self.squares.sum(), np.finfo(float).tiny)
 
-    @property
-    def parts(self) -> Any:
-        """The forms of f - centre, which spread less."""
-        return self.values - self.centre * self.squares
-
 
 class Sampler:
-    """Samples quadratic forms of f(A), by so many Lanczos steps as the wanted error needs."""
+    """Samples quadratic forms of f(A), by so many vectors and Lanczos steps as the wanted error needs."""
 
     def __init__(
-        self,
-        op: Operator,
-        f: Callable[..., Any],
-        limit_of: Callable[[Any], float],
-        vectors: int | None,  # None for as many as the error needs
-        rng: np.random.Generator,
+        self, op: Operator, f: Callable[..., Any], tol: Any, atol: Any, vectors: Any, rng: Any
     ) -> None:
-        self.op, self.f, self.limit_of, self.vectors, self.rng = op, f, limit_of, vectors, rng
-        self.n, self.is_whole, self.unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
-        self.steps, self.products = STEPS, 0
-        self._x, self._f = np.zeros(0), np.zeros(0)  # points where f is compared with polynomials
+        accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
+        self._tol, self._atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
+        self._given = None if vectors is None else integer("vectors", vectors, LOST + 1)
+        self._op, self._f, self._rng = op, f, generator_for(op, rng)
+        self._n, self._is_whole, self._unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
+        self._steps, self._products, self._drawn = STEPS, 0, 0
+        self._x, self._values = np.zeros(0), np.zeros(0)  # points where f is compared with polynomials
 
     def estimate(self, method: str) -> TraceEstimate:
         """Estimate the trace by a method; see `trace`."""
-        if self.n == 0:
+        if self._n == 0:
             return TraceEstimate(0.0, 0.0, 0, 0, "dense", "there are no rows")
-        is_short = self.is_whole and self.op.device == "cpu" and self.n <= DENSE_ROWS
-        if method == "dense" or (method == "auto" and is_short and self.vectors is None):
-            if not self.is_whole:
+        is_short = self._is_whole and self._op.device == "cpu" and self._n <= DENSE_ROWS
+        if method == "dense" or (method == "auto" and is_short and self._given is None):
+            if not self._is_whole:
                 raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
             return self._from_eigenvalues()
-        with blas_threads(self.op):
+        with blas_threads(self._op):
             found = self._from_samples(method)
-        if self.vectors is None and found.error > (limit := self.limit_of(found.value)):
+        if self._given is None and found.error > (limit := self._limit(found.value)):
             warnings.warn(
                 f"trace: the error is {found.error:.2g}, more than {limit:.2g}, {found.why}; give a larger "
                 "tol, atol= for a value near zero, or method='dense'.",
@@ -231,55 +215,63 @@ class Sampler:
             )
         return found
 
+    def _limit(self, value: Any) -> float:
+        return float(max(self._tol * abs(value), self._atol))
+
     def _from_eigenvalues(self) -> TraceEstimate:
-        theta = np.linalg.eigvalsh(to_host(dense_matrix(self.op, empty_block(self.op))))
-        values = self.f(theta)
-        error = self.unit * float(np.abs(values).sum()) + self._moved(theta, values, np.ones(self.n))
-        why, products = f"from all {self.n} eigenvalues", self.products + self.n
+        theta = np.linalg.eigvalsh(to_host(dense_matrix(self._op, empty_block(self._op))))
+        values = self._f(theta)
+        error = self._unit * float(np.abs(values).sum()) + self._moved(theta, values, np.ones(self._n))
+        why, products = f"from all {self._n} eigenvalues", self._products + self._n
         return TraceEstimate(values.sum().item(), error, products, 0, "dense", why)
 
     def _moved(self, theta: Any, values: Any, weights: Any) -> float:
         """Compute what a sum over eigenvalues changes by where rounding moves these, across jumps of f."""
-        reach = MOVED * self.unit / 2 * np.abs(theta).max(initial=0.0)
-        return max(float(abs(weights @ change)) for change in changes(self.f, theta, values, reach))
+        reach = MOVED * self._unit / 2 * np.abs(theta).max(initial=0.0)
+        return max(float(abs(weights @ change)) for change in changes(self._f, theta, values, reach))
 
     def _from_samples(self, method: str) -> TraceEstimate:
-        inner, Q, columns = None, None, 0
-        if self.vectors is not None and method == "hutch++":
-            columns = max(self.vectors // 3, 1)
-        used = size = WIDTH if self.vectors is None else max(self.vectors - 2 * columns, 4)
-        sample = self._sampled(size, None)
-        if self.vectors is None and method != "quadrature":
-            columns = self._columns(sample, is_forced=method == "hutch++")
-        if columns and (Q := self._basis(columns, sample)) is not None:
+        size, inner, Q = self._given or WIDTH, None, None
+        if method == "hutch++" and self._given:
+            size = max(size // 2, LOST + 1)  # one half for the basis, one beside it
+        sample = self._sampled(size)
+        value, error, needed = self._combined(sample)
+        if method != "quadrature":
+            Q = self._basis(sample, needed, is_forced=method == "hutch++")
+        if Q is not None:
             inner = self._forms(Q.copy(), are_all=True)
-            sample, used = self._sampled(size, Q), used + size
-        while True:
+            sample = self._sampled(size, Q)
             value, error, needed = self._combined(sample, inner)
-            if method == "auto" and needed > self.n <= MOST_DENSE_ROWS and self.is_whole:
+        elif self._given and self._given > size:  # all for an average without a basis
+            sample = Forms.joined([sample, self._sampled(self._given - size)])
+            value, error, needed = self._combined(sample)
+        while True:
+            if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._is_whole:
                 return self._from_eigenvalues()
             taken = len(sample.values)
             more = min(needed, MOST_VECTORS) - taken
             # A first sample that seems to be enough may only have a small variance by chance.
-            if more <= 0 or (taken > size and error <= self.limit_of(value)):
+            if more <= 0 or (taken > size and error <= self._limit(value)):
                 break
-            sample, used = Forms.joined([sample, self._sampled(more, Q)]), used + more
+            sample = Forms.joined([sample, self._sampled(more, Q)])
+            value, error, needed = self._combined(sample, inner)
         basis, name = ("", "quadrature") if Q is None else (f", beside {Q.n_cols} computed ones", "hutch++")
-        why = f"by {used} random vectors{basis} and {self.steps} steps"
-        return TraceEstimate(value, error, self.products, used, name, why)
+        why = f"by {self._drawn} random vectors{basis} and {self._steps} steps"
+        return TraceEstimate(value, error, self._products, self._drawn, name, why)
 
-    def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float, int]:
+    def _combined(self, sample: Forms, inner: Forms | None = None) -> tuple[Any, float, int]:
         """Compute the trace, its error, and the number of vectors for the wanted one."""
-        centre, parts = sample.centre, sample.parts  # the trace of the centre is known
-        value, doubt = self.n * centre + parts.mean(), sample.doubts.mean()
+        centre = sample.centre  # the trace of the centre is known, and forms of f - centre spread less
+        parts = sample.values - centre * sample.squares
+        value, doubt = self._n * centre + parts.mean(), sample.doubts.mean()
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         count, variance = len(parts), np.var(parts, ddof=LOST).item()
         doubt += self._moved(sample.theta, sample.f, sample.weights) / count
         # Quadratures have errors of up to eps per step.
-        rounding = self.unit * self.steps * float(sample.weights @ np.abs(sample.f)) / count
-        error, limit = math.hypot(math.sqrt(variance / count), doubt, rounding), self.limit_of(value)
-        if self.vectors is not None or variance == 0:
+        rounding = self._unit * self._steps * float(sample.weights @ np.abs(sample.f)) / count
+        error, limit = math.hypot(math.sqrt(variance / count), doubt, rounding), self._limit(value)
+        if self._given is not None or variance == 0:
             needed = 0
         elif limit == 0:
             needed = MOST_VECTORS
@@ -287,65 +279,63 @@ class Sampler:
             needed = math.ceil(CERTAINTY * variance / ((1 - RESOLVED**2) * limit**2))
         return value.item(), error, round_up(needed, WIDTH)
 
-    def _columns(self, sample: Forms, *, is_forced: bool) -> int:
-        """Return the number of columns of Q, 0 where they save no products.
+    def _basis(self, sample: Forms, needed: int, *, is_forced: bool) -> BlockVector | None:
+        """Compute an orthonormal basis of the space where f(A) is far from its mean, by a polynomial.
 
-        Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
+        None where it saves no products: without the eigenvalues where ``|f - centre|`` is largest, the
+        variance falls as the sum of squares. None, too, if f is not smooth, or not finite in a gap.
         """
-        count = min(max(self._combined(sample, None)[2], WIDTH), self.n)
-        columns = min(BASIS, self.n // 4)
-        spreads = np.abs(sample.f - sample.centre) ** 2
+        columns, centre = min(BASIS, self._n // 4), sample.centre
+        spreads = np.abs(sample.f - centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        weights = sample.weights[order] * self.n / sample.squares.sum()  # eigenvalues per node
+        weights = sample.weights[order] * self._n / sample.squares.sum()  # eigenvalues per node
         shares = weights * spreads[order]
         left = shares[np.cumsum(weights) > columns].sum() / max(shares.sum(), 1e-300)
-        is_less = WIDTH + 2 * columns + max(WIDTH, left * count) < GAIN * count
-        return columns if is_forced or is_less else 0
-
-    def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
-        """Compute an orthonormal basis of the space where f(A) is far from its mean, by a polynomial."""
-        low, high, centre = sample.theta.min(), sample.theta.max(), sample.centre
-        series = interpolation(lambda x: np.abs(self.f(x) - centre), low, high, ROUGH, 4 * self.steps)
-        sums = Sums(self.op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
-        found = sums.of(lambda bounds: series, random_signs(self.op, columns, self.rng))
-        if found is None:  # f is not smooth, or not finite in a gap of the spectrum
+        needed = min(max(needed, WIDTH), self._n)
+        is_less = WIDTH + 2 * columns + max(WIDTH, left * needed) < GAIN * needed
+        if not (columns and (is_forced or is_less)):
+            return None
+        low, high = sample.theta.min(), sample.theta.max()
+        series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
+        sums = Sums(self._op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
+        found = sums.of(lambda bounds: series, random_signs(self._op, columns, self._rng))
+        if found is None:
             return None
         block: BlockVector = found[0][0]
-        self.products += sums.columns
+        self._products += sums.columns
         kept = block.n_cols - int(np.sum(to_host(orthogonalize(block).lost)))
         return block[:, :kept].copy() if kept else None
 
-    def _sampled(self, count: int, Q: BlockVector | None) -> Forms:
+    def _sampled(self, count: int, Q: BlockVector | None = None) -> Forms:
         """Sample the forms of a number of random vectors, in the complement of Q."""
-        parts = []
-        for begin in range(0, count, WIDTH):
-            block = random_signs(self.op, min(WIDTH, count - begin), self.rng)
-            parts.append(self._forms(project_out(Q, project_out(Q, block))))
-        return Forms.joined(parts)
+        self._drawn += count
+        widths = [min(WIDTH, count - begin) for begin in range(0, count, WIDTH)]
+        blocks = (random_signs(self._op, width, self._rng) for width in widths)
+        return Forms.joined([self._forms(project_out(Q, project_out(Q, block))) for block in blocks])
 
     def _forms(self, X: BlockVector, *, are_all: bool = False) -> Forms:
         """Compute x^H f(A) x for the columns of a block, which is overwritten: samples, or all of a sum."""
         squares = to_host(X.norms()).astype(np.float64) ** 2
-        count, run = 1 if are_all else len(squares), recurrences(self.op, X)
+        count, run = 1 if are_all else len(squares), recurrences(self._op, X)
         while True:
-            run.extend(self.steps)
+            run.extend(self._steps)
             rows, doubt = list[Any](), 0.0
             for T, square in zip(run.projected(), squares, strict=True):
                 theta, S = sl.eigh_tridiagonal(*T)
-                f, weights = self.f(theta), square * S[0] ** 2
+                f, weights = self._f(theta), square * S[0] ** 2
                 if are_all or not rows:  # random vectors are alike
                     # Where A maps a space into itself, fewer steps are exact.
                     is_whole = len(theta) < run.steps
                     doubt = 0.0 if is_whole else self._missed(theta, T, S @ (f * S[0]))
                 rows.append(([weights @ f], [square * doubt], [square], theta, weights, f))
             found = Forms.joined(rows)
-            limit = self.limit_of(found.values.sum() / count)
-            if self.vectors is not None:
+            limit = self._limit(found.values.sum() / count)
+            if self._given is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
-            if found.doubts.sum() / count <= RESOLVED * limit or self.steps == MOST_STEPS:
-                self.products += run.steps * X.n_cols
+            if found.doubts.sum() / count <= RESOLVED * limit or self._steps == MOST_STEPS:
+                self._products += run.steps * X.n_cols
                 return found
-            self.steps = min(2 * self.steps, MOST_STEPS)
+            self._steps = min(2 * self._steps, MOST_STEPS)
 
     def _missed(self, theta: Any, T: Any, c: Any) -> float:
         """Bound what one eigenvalue that is not seen adds to a quadrature, also beyond the last nodes."""
@@ -355,8 +345,8 @@ class Sampler:
             low = max(low, theta[0] / 10) if theta[0] > 0 else low
             high = min(high, theta[-1] / 10) if theta[-1] < 0 else high
             self._x = points(low, high)
-            self._f = self.f(self._x, is_strict=False)
-        return missed(self._f, self._x, T, c, 1)
+            self._values = self._f(self._x, is_strict=False)
+        return missed(self._values, self._x, T, c, 1)
 
 
 @frozen
@@ -427,10 +417,10 @@ def logdet(
     True
     """
     check_choice("method", method, ("auto", "factors", "quadrature"))
-    goal = _goal(tol, atol, vectors)
     given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
-    op, factor, entries = given.operator, given.factor, given.entries
-    why, n, products = None, op.shape[0], 0
+    op, factor, entries, n = given.operator, given.factor, given.entries, given.operator.shape[0]
+    sampler = Sampler(op, checked(_positive_log, factor=factor), tol, atol, vectors, rng)
+    why, products = None, 0
     if method == "auto" and vectors is None:
         why = _reason(op, entries)
     elif method == "factors":
@@ -440,24 +430,23 @@ def logdet(
                 "method: 'factors' needs an explicit matrix in one process; give one, or use 'quadrature'."
             )
     if why is None or n == 0:
-        log = checked(_positive_log, factor=factor)
-        found = Sampler(op, log, *goal, generator_for(op, rng)).estimate("auto")
-        return LogDeterminant(**vars(found))
+        return LogDeterminant(**vars(sampler.estimate("auto")))
     if not is_explicit(entries):
         entries, products = to_host(dense_matrix(op, empty_block(op))), n
     factors = Factorization(on_host(entries))
     factors.refactorize(0.0)
     sign, value = cast(tuple[float, float], factors.log_determinant())
-    if factor != 1 and sign:
-        sign, value = sign * float(np.sign(factor)) ** n, value + n * math.log(abs(factor))
-    error = float(np.finfo(op.dtype).eps) * (n + 1 / factors.nearest) if sign else 0.0
+    if not sign:
+        return LogDeterminant(value, 0.0, products, 0, "factors", why, 0.0)
+    error = float(np.finfo(op.dtype).eps) * (n + 1 / factors.nearest)
+    sign, value = sign * float(np.sign(factor)) ** n, value + n * math.log(abs(factor))
     return LogDeterminant(value, error, products, 0, "factors", why, sign)
 
 
 def _reason(op: Operator, entries: Any) -> str | None:
     """Return the reason to factorise A; None if an estimate takes less time, or A cannot be factorised."""
     n = op.shape[0]
-    if op.layout is not None or not is_explicit(entries):
+    if not is_explicit(entries):
         return f"n = {n} is at most {DENSE_ROWS}" if op.layout is None and n <= DENSE_ROWS else None
     if getattr(entries, "nnz", n * n) > UNASKED_ENTRIES:
         return None

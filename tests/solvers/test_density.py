@@ -105,16 +105,12 @@ def test_bounds_that_do_not_hold_are_widened() -> None:
         (density_of_states, {"sites": []}, OptionError, "sites: got none"),
         (density_of_states, {"sites": [100]}, OptionError, "sites: got 100"),
         (density_of_states, {"bounds": (1, 0)}, OptionError, "bounds: got"),
-        *(
-            (density_of_states, {"bounds": bounds}, OptionError, "give two finite numbers")
-            for bounds in ((0,), "ab", (0, 1, 2), 3)
-        ),
+        (density_of_states, {"bounds": (0, 1, 2)}, OptionError, "give two finite numbers"),
         (density_of_states, {"H": UPPER}, OptionError, "H is not Hermitian"),
         (density_of_states, {"H": np.zeros((0, 0))}, ShapeError, "no rows"),
         (density_of_states, {"H": np.full((4, 4), np.nan)}, BreakdownError, "NaN"),
         (double_moments, {"H": np.eye(5), "J": UPPER}, OptionError, "J is not Hermitian"),
         (double_moments, {"J": np.eye(2)}, ShapeError, "J"),
-        (DENSITY, {"energies": np.nan}, OptionError, "energies: got NaN, or numbers of type"),
         (DENSITY, {"energies": [0.0, np.nan]}, OptionError, "energies: got NaN, or numbers of type"),
         (DENSITY, {"energies": 1j}, OptionError, "energies: got NaN, or numbers of type"),
         (DENSITY.integrate, {"f": lambda E: E * np.nan}, OptionError, "f: is nan"),
