@@ -187,7 +187,7 @@ class Sampler:
     def __init__(
         self, op: Operator, f: Callable[..., Any], tol: Any, atol: Any, vectors: Any, rng: Any
     ) -> None:
-        accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
+        accepted = "a number of at least 0", 0.0
         self._tol, self._atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
         self._given = None if vectors is None else integer("vectors", vectors, LOST + 1)
         self._op, self._f, self._rng = op, f, generator_for(op, rng)
