@@ -237,6 +237,7 @@ def test_the_same_start_gives_the_same_bits_and_inputs_are_not_written(start: An
         ({"v0": np.ones(5)}, ShapeError, "v0"),
         ({"return_singular_vectors": "v"}, OptionError, "return_singular_vectors"),
         ({"options": {"passes": 3}}, OptionError, "randomized"),
+        ({"which": "SM", "solver": "randomized"}, OptionError, "largest"),
         ({"verify": "perhaps"}, OptionError, "verify"),
         ({"comm": object()}, OptionError, "comm"),
         ({"A": spla.LinearOperator((4, 3), len, matmat=len, dtype=float)}, OptionError, "adjoint"),
