@@ -273,28 +273,20 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product, float]:
     """Make A - 1 mean^T and its adjoint, which read A as it is stored, and the norm of 1 mean^T."""
     where: Any = {"dtype": forward.dtype, "device": forward.device, "layout": forward.layout}
     ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
-    conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
+    means = adjoint.apply(ones).scale(1 / forward.shape[0])  # of columns, conjugated
 
-    def subtract(column: BlockVector, row: Array, out: BlockVector) -> None:
-        if out.device != "cpu":  # CuPy would compile kernels
-            column.combine(row, out=out, alpha=-1, beta=1)
-            return
-        array = out.array
-        array -= row if column is ones else column.array * row
+    def less(operator: Any, left: BlockVector, right: BlockVector) -> Product:
+        """Subtract the product of a column with the adjoint of another."""
 
-    def dot(column: BlockVector, X: BlockVector) -> Array:
-        if X.device != "cpu":
-            return column.dot(X)
-        return summed(X.layout, _pairwise(column.array.conj().T, X.array))
+        def product(X: BlockVector, out: BlockVector) -> None:
+            operator.apply(X, out=out)
+            if out.device != "cpu":  # CuPy would compile kernels
+                left.combine(right.dot(X), out=out, alpha=-1, beta=1)
+                return
+            row = summed(X.layout, _pairwise(right.array.conj().T, X.array))
+            np.subtract(out.array, row if left is ones else left.array * row, out=out.array)
 
-    def product(X: BlockVector, out: BlockVector) -> None:
-        subtract(ones, dot(conjugate, X), forward.apply(X, out=out))
+        return Product(product, operator.shape, operator, operator.layout)
 
-    def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
-        subtract(conjugate, dot(ones, Y), adjoint.apply(Y, out=out))
-
-    return (
-        Product(product, forward.shape, forward, forward.layout),
-        Product(adjoint_product, adjoint.shape, adjoint, adjoint.layout),
-        math.sqrt(forward.shape[0]) * float(to_host(conjugate.norms())[0]),
-    )
+    offset = math.sqrt(forward.shape[0]) * float(to_host(means.norms())[0])
+    return less(forward, ones, means), less(adjoint, means, ones), offset
