@@ -52,7 +52,7 @@ CHOICES = {
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
-FEW_ENDS = 1024  # rows of a GPU that are copied to the host to find the largest entries of columns
+FEW_ENDS = 1024  # rows in which largest entries are looked for at once; those of a GPU are copied
 
 
 @frozen
@@ -205,10 +205,10 @@ def svds(
         Whether to return both kinds of vectors, none, or one of them; the other one is None.
     solver : {"auto", "lanczos", "randomized", "dense", "arpack", "propack", "lobpcg"}
         Thick-restart block Lanczos on A^H A (or A A^H, if that is smaller), with stages that keep the
-        accuracy of A; a block Krylov space of few passes without a restart, whose error is estimated; or
-        dense LAPACK. "auto" selects dense LAPACK for small matrices and for the smallest values of up to
-        3000 rows or columns. SciPy's names are synonyms of "lanczos", since results are specified here, not
-        algorithms.
+        accuracy of A; for the largest values a block Krylov space of few passes without a restart, whose
+        error is estimated; or dense LAPACK. "auto" selects dense LAPACK for small matrices and for the
+        smallest values of up to 3000 rows or columns. SciPy's names are synonyms of "lanczos", since results
+        are specified here, not algorithms.
     rng, random_state : Generator, int or None
         Source of all random numbers, as in `eigsh`.
     options : dict, optional
