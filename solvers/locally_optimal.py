@@ -186,8 +186,8 @@ class _Lobpcg:
         """Iterate; set X, theta and the histories, and return warnings."""
         begin, k = self.fixed, self.k
         found: list[str] = []
-        if begin:
-            self._orthonormal(0, begin, "Y")
+        if begin and self._orthonormal(0, begin) < begin:
+            raise OptionError("Linearly dependent constraints: leave out columns of Y.")
         theta = self._restart()
         self.thetas, self.norms = [theta], []
         least, best = np.inf, -1
@@ -239,25 +239,19 @@ class _Lobpcg:
     def _restart(self) -> RealArray:
         """Begin from X: its Ritz pairs, without directions."""
         self.S[:, self.fixed : self.fixed + self.k] = self.X
-        self._orthonormal(self.fixed, self.k, "X")
+        self._orthonormal(self.fixed, self.k)
         self._apply(self.fixed, self.k)
         theta, C = self._ritz(self.k)
         self._rotate(C, self.k)
         return theta
 
-    def _orthonormal(self, begin: int, width: int, name: str) -> int:
-        """Make columns of S orthonormal, also to those before; return how many are none of the given."""
+    def _orthonormal(self, begin: int, width: int) -> int:
+        """Make columns of S orthonormal, also to those before; return how many of them are independent."""
         W, V = self.S[:, begin : begin + width], self.S[:, :begin]
-        room = self.n - begin
-        if room < width and name != "W":
-            raise ShapeError(f"{name}: got {width} columns, more than the {room} dimensions that are left.")
-        found = orthogonalize(W, V if begin else None, M=self.B, max_rank=min(width, room))
-        kept = int(np.count_nonzero(~found.lost))
-        if name == "Y" and kept < width:
-            raise OptionError("Linearly dependent constraints: leave out columns of Y.")
+        found = orthogonalize(W, V if begin else None, M=self.B)
         if self.B is not None:
             self.B.apply(W, out=self.BS[:, begin : begin + width])
-        return kept
+        return int(np.count_nonzero(~found.lost))
 
     def _apply(self, begin: int, width: int) -> None:
         self.A.apply(self.S[:, begin : begin + width], out=self.AS[:, begin : begin + width])
@@ -298,13 +292,9 @@ class _Lobpcg:
 
     def _extend(self, R: Block, norms: RealArray) -> int:
         """Append the preconditioned residuals to the basis; return the number of new columns."""
-        begin = self.fixed + self.k + self.directions
-        room = min(self.n - begin, R.shape[1])
-        if room < 1:
-            return 0
+        begin, width = self.fixed + self.k + self.directions, R.shape[1]
         R.scale(column_factors(1 / norms, R))
-        W = R if self.M is None else self.M.apply(R)
-        self.S[:, begin : begin + W.shape[1]] = W
-        added = self._orthonormal(begin, W.shape[1], "W")
+        self.S[:, begin : begin + width] = R if self.M is None else self.M.apply(R)
+        added = self._orthonormal(begin, width)
         self._apply(begin, added)
         return added

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -139,18 +139,14 @@ def _randomized_svd(
 CUPY: dict[str, Function] = {
     function.__name__: function for function in (eigsh, svds, lobpcg, cg, minres, gmres)
 }
-SCIPY: dict[str, Function] = {  # these follow SciPy's conventions, too
-    **{"eigsh": _eigsh, "svds": _svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
+SCIPY = CUPY | {  # these follow SciPy's conventions, too
+    **{"eigsh": _eigsh, "svds": _svds, "expm_multiply": expm_multiply},
     **{function.__name__: _of_vectors(function) for function in (cg, minres, gmres)},
 }
-RANDOMIZED = {"_randomized_svd": _randomized_svd, "randomized_svd": _randomized_svd}
-_LINALG, _CUPYX = "scipy.sparse.linalg", "cupyx.scipy.sparse.linalg"
-# The modules that define the functions of a library.
-LIBRARIES: Mapping[str, Mapping[str, Mapping[str, Function]]] = {
-    _LINALG: {_LINALG: SCIPY},
-    _CUPYX: {_CUPYX: CUPY},
-    "sklearn": {_LINALG: SCIPY, "sklearn.utils.extmath": RANDOMIZED},
-}
+RANDOMIZED = dict.fromkeys(("_randomized_svd", "randomized_svd"), _randomized_svd)
+_LINALG, _CUPYX, _EXTMATH = "scipy.sparse.linalg", "cupyx.scipy.sparse.linalg", "sklearn.utils.extmath"
+HOMES = {_LINALG: SCIPY, _CUPYX: CUPY, _EXTMATH: RANDOMIZED}  # the modules that define functions
+LIBRARIES = {_LINALG: _LINALG, _CUPYX: _CUPYX, "sklearn": _EXTMATH}
 # Packages of scikit-learn whose import leads to all of its modules that call the functions.
 CALLERS = ("cluster", "decomposition", "linear_model", "manifold")
 
@@ -252,14 +248,14 @@ def _replaced(
         for caller in CALLERS:
             importlib.import_module(f"sklearn.{caller}")
     replacements: dict[int, tuple[Replaced, Function]] = {}  # by the identity of the original
-    for library in dict.fromkeys((*libraries, _LINALG)):
-        for home, functions in LIBRARIES[library].items():
-            defining = vars(importlib.import_module(home))
-            for name in functions.keys() & names & defining.keys():
-                if name == "randomized_svd" and "_randomized_svd" in defining:
-                    continue  # it calls that one, after checks of arguments
-                original, entry = _original(defining[name]), Replaced(f"{home}.{name}")
-                replacements[id(original)] = entry, _replacement(functions[name], original, entry)
+    for home in dict.fromkeys((*map(LIBRARIES.__getitem__, libraries), _LINALG)):
+        defining = vars(importlib.import_module(home))
+        defined = HOMES[home].keys() & defining.keys()
+        for name in defined & names:
+            if f"_{name}" in defined:
+                continue  # it calls that one, after checks of arguments
+            original, entry = _original(defining[name]), Replaced(f"{home}.{name}")
+            replacements[id(original)] = entry, _replacement(HOMES[home][name], original, entry)
     given = [importlib.import_module(each) if isinstance(each, str) else each for each in modules]
     public = [
         module
@@ -299,9 +295,8 @@ def _replacement(own: Function, original: Function, entry: Replaced) -> Function
     def call(*args: Any, **options: Any) -> Any:
         A = args[0] if args else options.get("A")
         is_foreign = type(A).__module__.partition(".")[0] == "sparse"  # pydata/sparse
-        is_foreign |= getattr(getattr(A, "dtype", None), "kind", "f") == "O"
         try:
-            if is_foreign:
+            if is_foreign or getattr(getattr(A, "dtype", None), "kind", "f") == "O":
                 raise DTypeError(f"{own.__name__}: matrices of {type(A).__name__} are not taken.")
             result = own(*args, **options)
         except (OptionError, ShapeError, DTypeError) as error:

@@ -26,8 +26,6 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
-from blockvec.interchange import ArrayKind
-from blockvec.parallel import Communicator
 
 from ..arguments import is_explicit
 from ..blocks import (
@@ -77,6 +75,18 @@ DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
 PASSES, OVERSAMPLING = 4, 10  # of solver="randomized": products with A and A^H, and further columns
 PROBES = 10  # random vectors that bound the error of an approximation: with the probability 1 - 10^-PROBES
+# Entries of `info` of dense LAPACK, and of the problems that a method solves beside that of the call.
+DIRECT: dict[str, Any] = {
+    "stopped": "converged",
+    "verification": "not needed: dense LAPACK finds everything",
+    "block_size": None,
+    "ncv": None,
+    "stages": 1,
+    "verification_columns": 0,
+    "restarts": 0,
+    "missing": 0,
+}
+INNER = dict.fromkeys(("start", "callback", "maxiter", "ncv", "block_size")) | {"verify": "never"}
 
 
 @dataclass(kw_only=True)
@@ -86,9 +96,6 @@ class Task:
     pair: Pair
     A: Any  # the matrix of the caller, None if its rows are in several processes
     start: Any  # vectors of the shorter side, or None
-    dtype: Any  # of results
-    caller: ArrayKind | None  # of their arrays
-    processes: Communicator | None
     k: int
     which: str
     method: str  # "auto", "lanczos", "randomized" or "dense"
@@ -137,14 +144,15 @@ class Task:
         is_wide = operator.device != "cpu" and k >= MANY_PAIRS
         return WIDE * (1 + is_wide), min(max(BASIS, BASIS_PER_PAIR * k), n)
 
-    def accepted(self, s: RealArray, norm: float) -> RealArray:
-        """Compute the residual limits of singular values."""
-        return np.maximum(self.tol * s, FLOOR * self.unit * (norm + s))
+    @property
+    def searches(self) -> bool:
+        """Whether missing copies are looked for."""
+        return bool(self.limits["verify"] != "never")
 
 
 @dataclass
 class Triplets:
-    """Singular triplets of a `Pair`, the most wanted first, with true residuals.
+    """The wanted singular triplets of a `Pair`, ascending, with true residuals.
 
     `info` has those entries of `SvdResult.info` that tell how they were computed.
     """
@@ -153,7 +161,8 @@ class Triplets:
     s: RealArray
     V: BlockVector
     residuals: RealArray  # the larger one of both
-    norm: float
+    limits: RealArray
+    settled: int  # the number of triplets within their limits from the wanted end on
     info: dict[str, Any]
     verification: Verification = Verification.NOT_NEEDED
     history: Sequence[IterationState] = ()
@@ -164,40 +173,70 @@ class Triplets:
         self.info |= {"verification": text, "missing": missing}
 
 
-DIRECT: dict[str, Any] = {
-    "stopped": "converged",
-    "verification": "not needed: dense LAPACK finds everything",
-    "block_size": None,
-    "ncv": None,
-    "stages": 1,
-    "verification_columns": 0,
-    "restarts": 0,
-    "missing": 0,
-}
-Method = tuple[str, str, Callable[[Task], Triplets]]
+def triplets_of(
+    task: Task, V: BlockVector, norm: float | None = None, left: BlockVector | None = None
+) -> Triplets:
+    """Compute the wanted triplets of A on orthonormal columns V, and judge them by their true residuals.
+
+    They are those of A V = Q R, so that small values do not suffer from squares. This needs the vectors of
+    all larger values, without which rounding errors of A v along these would make ||A^H u - s v|| as large as
+    u ||A||^2 / s. V is in the order of ascending values; the factorisation begins with the largest. `left`
+    has left vectors without such errors, and is overwritten; triplets are then those of U^H A V. The norm of
+    A is by default the largest value.
+    """
+    if left is None:
+        V = BlockVector(columns_of(V.array, np.arange(V.n_cols)[::-1]), layout=V.layout)
+    W = task.pair.forward.apply(V)
+    Q = W.copy() if left is None else left
+    R = orthogonalize(Q, rng=0).R
+    if left is not None:
+        R = to_host(Q.dot(W))
+    if not np.isfinite(R).all():
+        raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
+    X, s, Yh = np.linalg.svd(R)
+    ends = slice(None, task.k) if task.which == "SM" else slice(-task.k, None)
+    X, s, Y = X[:, ::-1][:, ends], s[::-1][ends].astype(np.float64), Yh[::-1][ends].conj().T
+    U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
+    both = W.axpy(column_factors(-s, U), U), task.pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
+    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
+    norm = max(task.pair.offset, *s.tolist()) if norm is None else norm
+    limits = np.maximum(task.tol * s, FLOOR * task.unit * (norm + s))
+    within = np.append((residuals <= limits)[:: 1 if task.which == "SM" else -1], False)
+    info = {"norm": norm, "operator_columns": len(R)}
+    return Triplets(U, s, V, residuals, limits, int(np.argmin(within)), info)
 
 
-def choose(task: Task) -> Method:
-    """Choose the method: its name, the reason, and the function that runs it."""
+# --- the choice of a method -------------------------------------------------------------------------------
+
+
+def solved(task: Task) -> tuple[Plan, Triplets]:
+    """Choose a method, and run it."""
+    name, why = choose(task)
+    made, run = plan(task, name, why), {"dense": dense, "randomized": randomized, "inverse": inverse}
+    found = run.get(name, smallest if task.which == "SM" else largest)(task)
+    found.info = DIRECT | {"method": name, "why": why} | found.info
+    return made, found
+
+
+def choose(task: Task) -> tuple[str, str]:
+    """Choose the method, and give the reason."""
     (m, n), k, op = task.pair.shape, task.k, task.pair.forward
     is_whole = op.layout is None
     fits = is_whole and m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
-    if task.method == "dense":
-        return "dense", "asked for", dense
-    if task.method == "randomized":
-        return "randomized", "asked for", randomized
+    if task.method in ("dense", "randomized"):
+        return task.method, "asked for"
     if task.which == "SM":
         if _has_factors(task):
-            return "inverse", "A is square, and its factors take seconds", inverse
+            return "inverse", "A is square, and its factors take seconds"
         if fits:
-            return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared", dense
-        return "lanczos", "A has too many columns for dense LAPACK, and no factors", smallest
+            return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared"
+        return "lanczos", "A has too many columns for dense LAPACK, and no factors"
     is_small = is_whole and m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
     if is_small and task.method == "auto" and task.start is None:
-        return "dense", f"A has {m} x {n} elements", dense
+        return "dense", f"A has {m} x {n} elements"
     if k * DENSE_SHARE > n and fits:
-        return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of min(m, n) = {n}", dense
-    return "lanczos", "the largest values are at an end of the spectrum of A^H A", largest
+        return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of min(m, n) = {n}"
+    return "lanczos", "the largest values are at an end of the spectrum of A^H A"
 
 
 def _has_factors(task: Task) -> bool:
@@ -211,58 +250,20 @@ def _has_factors(task: Task) -> bool:
     return can_factorise(place, K, None) and (n > FEW_ROWS or shift_invert_s(K, place) < SVD_S * n**3)
 
 
-def plan(task: Task, method: Method) -> Plan:
+def plan(task: Task, name: str, why: str) -> Plan:
     """Describe what a method will do."""
-    (name, why, _), (m, n), op = method, task.pair.shape, task.pair.forward
-    form, stages = "of A^H A", [Stage("iterate", "lanczos", why)]
+    (m, n), op = task.pair.shape, task.pair.forward
+    form = {"dense": "by A itself", "inverse": "as those of (A^H A)^-1"}.get(name, "of A^H A")
+    stages = [Stage("iterate", "lanczos", why)]
     if name == "dense":
-        form, stages = "by A itself", [Stage("dense", name, why, nbytes=3 * m * n * op.dtype.itemsize)]
-    elif name == "inverse":
-        form = "as those of (A^H A)^-1"
-    else:
+        stages = [Stage("dense", name, why, nbytes=3 * m * n * op.dtype.itemsize)]
+    elif name != "inverse":
         gram = task.problem(task.pair.gram(), "SA" if task.which == "SM" else "LA", task.k)
-        stages = [*iteration_stages(gram, choose_options(gram))]
-        if name == "lanczos":
-            when = "values are left that squares do not resolve"
-            stages.append(replace(stages[0], when=when, why="they are all that is left"))
+        stages = iteration_stages(gram, choose_options(gram))
+    if name == "lanczos":
+        when = "values are left that squares do not resolve"
+        stages.append(replace(stages[0], when=when, why="they are all that is left"))
     return Plan(n, task.k, op.device, None, form, tuple(stages))
-
-
-# --- triplets of A ----------------------------------------------------------------------------------------
-
-
-def triplets_of(
-    pair: Pair, V: Any, method: str, why: str, left: Callable[[BlockVector], BlockVector] | None = None
-) -> Triplets:
-    """Compute the singular triplets of A on orthonormal columns V, and their true residuals.
-
-    They are those of A V = Q R, so that small values do not suffer from squares, the largest first. This
-    needs the vectors of all larger values, without which rounding errors of A v along these would make
-    ||A^H u - s v|| as large as u ||A||^2 / s. `left` computes blocks of left vectors without such errors;
-    triplets are then those of U^H A V, the smallest first.
-    """
-    V = V if isinstance(V, BlockVector) else BlockVector(V)
-    W = pair.forward.apply(V)
-    Q = W.copy() if left is None else left(V)
-    R = orthogonalize(Q, rng=0).R
-    if left is not None:
-        R = to_host(Q.dot(W))
-    if not np.isfinite(R).all():
-        raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
-    X, s, Yh = np.linalg.svd(R)
-    order = np.arange(len(s))[:: 1 if left is None else -1]
-    X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
-    U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
-    both = W.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
-    info = DIRECT | {"method": method, "why": why, "operator_columns": len(s)}
-    return Triplets(U, s, V, residuals, max(pair.offset, *s.tolist()), info)
-
-
-def _settled(task: Task, found: Triplets) -> int:
-    """Count the most wanted triplets whose residuals are within their limits."""
-    within = found.residuals <= task.accepted(found.s, found.norm)
-    return int(np.argmin(np.append(within, False)))
 
 
 # --- iterations -------------------------------------------------------------------------------------------
@@ -270,13 +271,12 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    task = task.with_rounding(operator := task.pair.gram())
-    found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
-    if found.info["stopped"] == "stagnated" and _settled(task, found) == task.k:
+    task = task.with_rounding(gram := task.pair.gram())
+    found = _in_stages(task, gram, "LA", first=task.pair.explicit_gram())
+    if found.info["stopped"] == "stagnated" and found.settled == task.k:
         found.info["stopped"] = "converged"
-    is_open = task.limits["verify"] != "never" and not found.verification.is_decided
-    if is_open and found.info["stopped"] == "converged":  # A^H A could not tell what triplets of A do
-        _search(task, operator, found, (found.s[-1] + task.accepted(found.s, found.norm)[-1]) ** 2)
+    if task.searches and not found.verification.is_decided and found.info["stopped"] == "converged":
+        _search(task, gram, found, float(found.s[0] + found.limits[0]) ** 2)  # A^H A could not tell
     return found
 
 
@@ -288,26 +288,25 @@ def inverse(task: Task) -> Triplets:
     """
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
     operator, left = task.pair.inverse_gram(task.A, norm)
-    maxiter, verify = task.limits["maxiter"], task.limits["verify"]
+    maxiter = task.limits["maxiter"]
     limits = {"verify": "never", "maxiter": INVERSE_RESTARTS if maxiter is None else maxiter}
-    quick = replace(task, limits={**task.limits, **limits})
-    found = _in_stages(quick, operator, "LA", "inverse", norm, left)
-    if _settled(task, found) < task.k:
+    found = _in_stages(replace(task, limits={**task.limits, **limits}), operator, "LA", norm, left)
+    if found.settled < task.k:
         if maxiter is None and found.info["stopped"] == "maxiter":
             found.info["stopped"] = "stagnated"
         return found
     found.info["stopped"] = "converged"
-    last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
-    if verify != "never" and last <= 0:
+    last = float(found.s[-1] - SAME_VALUE * found.limits[-1])
+    if task.searches and last <= 0:
         found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
-    elif verify != "never":
+    elif task.searches:
         _search(task, operator, found, 1 / last**2)
     return found
 
 
 def _search(task: Task, operator: Operator, found: Triplets, most: float) -> None:
     """Look for an eigenvalue of an operator above a number in the complement of the right vectors."""
-    if found.V.n_cols == task.pair.shape[1]:
+    if task.k == task.pair.shape[1]:
         found.verified(Verification.NOT_NEEDED, "not needed: these are all values")
         return
     following = _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE)
@@ -328,31 +327,29 @@ def smallest(task: Task) -> Triplets:
     """
     squared = task.with_rounding(gram := task.pair.gram())
     norm = max(math.sqrt(_largest_eigenvalue(squared, gram)), task.pair.offset)
-    found = _in_stages(squared, gram, "SA", "lanczos", norm)
-    within = found.residuals <= task.accepted(found.s, norm)
-    if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
+    found = _in_stages(squared, gram, "SA", norm)
+    if (found.residuals <= found.limits).all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
-    H, columns = task.pair.augmented_operator(), 0
-    xp, locked = array_namespace(found.V.array), None
-    for j in np.argsort(found.s, kind="stable"):
+    H, columns, locked = task.pair.augmented_operator(), 0, None
+    xp = array_namespace(found.V.array)
+    for j, s in enumerate(found.s.tolist()):
         u, v = (X[:, j : j + 1].copy() for X in (found.U, found.V))
         both = BlockVector(xp.concatenate([u.array, v.array]), layout=H.layout).scale(math.sqrt(0.5))
-        if not within[j]:
-            changes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter", "callback"))
-            changes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
-            part = solve(task.problem(H, "LM", 1, **changes, norm=norm, verify="never"))
+        if found.residuals[j] > found.limits[j]:
+            changes = {**INNER, "target": s, "method": "jd", "start": both, "locked": locked, "norm": norm}
+            part = solve(task.problem(H, "LM", 1, **changes))
             columns += part.info["operator_columns"]
             both = BlockVector(part.eigenvectors, copy=True)
-        locked = cast(BlockVector, both if locked is None else side_by_side(locked, both))
+        locked = cast(BlockVector, side_by_side(locked, both))
     assert locked is not None
     left, right = (half.copy() for half in task.pair.halves(locked.array))
     orthogonalize(right, rng=0)
-    better = triplets_of(task.pair, right, "jd", found.info["why"], lambda V: left)
+    better = triplets_of(task, right, norm, left)
+    better.verification, better.history = found.verification, found.history
     better.info = found.info | {"method": "jd", "stages": found.info["stages"] + 1}
     better.info["operator_columns"] += columns
-    better.norm, better.verification, better.history = found.norm, found.verification, found.history
-    better.info["stopped"] = "converged" if _settled(task, better) == task.k else "stagnated"
-    if found.s.min() ** 2 <= RESOLVED * FLOOR * task.unit * norm**2:
+    better.info["stopped"] = "converged" if better.settled == task.k else "stagnated"
+    if found.s[0] ** 2 <= RESOLVED * FLOOR * task.unit * norm**2:
         text = "undecided: A^H A does not tell the smallest values from zero"
         better.verified(Verification.UNDECIDED, text, found.info["missing"])
     return better
@@ -362,9 +359,8 @@ def _largest_eigenvalue(
     task: Task, operator: Operator, locked: BlockVector | None = None, tol: float = 0.1
 ) -> float:
     """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
-    names = ("start", "callback", "maxiter", "ncv", "block_size")
-    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": task.tolerance(tol)}
-    found = solve(task.problem(operator, "LA", 1, verify="never", **changes))
+    changes = {**INNER, "locked": locked, "tolerance": task.tolerance(tol)}
+    found = solve(task.problem(operator, "LA", 1, **changes))
     return max(float(to_host(found.eigenvalues)[0]), 0.0)
 
 
@@ -372,53 +368,47 @@ def _in_stages(
     task: Task,
     operator: Operator,
     which: str,
-    method: str,
-    norm: float,
+    norm: float | None = None,
     left: Callable[[BlockVector], BlockVector] | None = None,
     first: Operator | None = None,
 ) -> Triplets:
     """Compute eigenvectors of an operator of A in stages, those that are settled first.
 
-    `norm` is that of A, infinite if it is the largest value computed; `left` as in `triplets_of`; `first` is
-    the same operator in a form for the first stage.
+    `norm` is that of A, by default the largest value computed; `left` computes left vectors without the
+    errors of products; `first` is the same operator in a form for the first stage.
     """
     parts: list[EigenResult] = []
     k, locked, start, done, rest = task.k, None, task.start, 0, None
-    is_squared = left is None
-    tolerance = task.tolerance(task.tol if is_squared else 0.0)
+    tolerance = task.tolerance(task.tol if left is None else 0.0)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
             changes["verify"] = "never"
-        problem = task.problem(operator if parts or first is None else first, which, k - done, **changes)
-        part = solve(problem)
+        form = operator if parts or first is None else first
+        part = solve(task.problem(form, which, k - done, **changes))
         parts.append(part)
-        V = side_by_side(locked, _vectors(part, which))
-        found = triplets_of(task.pair, V, method, part.info["why"], left)
-        found.norm = found.norm if norm == math.inf else norm
-        before, done = done, _settled(task, found)
+        V: Any = side_by_side(BlockVector(part.eigenvectors), locked)
+        found = triplets_of(task, V, norm, None if left is None else left(V))
+        before, done = done, found.settled
         is_over = which == "SA" or part.info["stopped"] in STOPPED
-        is_over |= part.info["stopped"] == "maxiter" and is_squared
+        is_over |= part.info["stopped"] == "maxiter" and left is None
         if done == k or done <= before or is_over:
             return _joined(task, found, parts)
         # The known ones, and the others as they are so far.
-        locked, start = found.V[:, :done].copy(), found.V[:, done:].copy()
-        following = max(float(found.s[done]), task.unit * found.norm)
-        rest = (following**2 or None) if is_squared else following**-2
-        if is_squared:
-            tolerance = replace(tolerance, rounding=GRAM_ROUNDING * task.unit * found.norm * following)
+        cut, next_one = (done, done) if task.which == "SM" else (k - done, k - done - 1)
+        halves = found.V[:, :cut].copy(), found.V[:, cut:].copy()
+        locked, start = halves[:: 1 if task.which == "SM" else -1]
+        error = task.unit * found.info["norm"]
+        following = max(float(found.s[next_one]), error)
+        rest = (following**2 or None) if left is None else following**-2
+        if left is None:
+            tolerance = replace(tolerance, rounding=GRAM_ROUNDING * error * following)
 
 
 def _is_complete(first: EigenResult) -> bool:
     """Check that a search for missed copies in the first stage has told all values from rounding errors."""
     values = to_host(first.eigenvalues).astype(np.float64)
     return first.verification.is_decided and bool((values > RESOLVED * first.limits).all())
-
-
-def _vectors(part: EigenResult, which: str) -> BlockVector:
-    """Return the eigenvectors, the most wanted first."""
-    order, V = np.arange(len(part.residuals)), BlockVector(part.eigenvectors)
-    return BlockVector(columns_of(V.array, order if which == "SA" else order[::-1]), layout=V.layout)
 
 
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
@@ -431,7 +421,7 @@ def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
     found.info |= {name: joined.info[name] for name in ("stopped", "restarts", "verification_columns")}
     found.info |= {"operator_columns": joined.info["operator_columns"] + task.k, "stages": len(parts)}
     found.history = joined.history
-    if _settled(task, found) < task.k and last.info["stopped"] == "converged":
+    if found.settled < task.k and last.info["stopped"] == "converged":
         found.info["stopped"] = "stagnated"
     return found
 
@@ -447,39 +437,33 @@ def randomized(task: Task) -> Triplets:
     sizes = {"block_size": width, "ncv": min(width * passes, n), "maxiter": 1}
     gram = task.pair.gram()
     part = solve(task.problem(gram, "LA", k, **sizes, start=None, verify="never", method="lanczos"))
-    found = _joined(task, triplets_of(task.pair, _vectors(part, "LA"), "randomized", ""), [part])
+    found = _joined(task, triplets_of(task, BlockVector(part.eigenvectors)), [part])
     where: Any = {"device": gram.device, "layout": gram.layout, "rng": task.rng}
     probes = BlockVector.random(n, PROBES, gram.dtype, distribution="normal", **where)
     U, V, rest = found.U, found.V, task.pair.forward.apply(probes)
     U.combine(small_matrix(found.s[:, None] * to_host(V.dot(probes)), U), out=rest, alpha=-1, beta=1)
+    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
+    found.verified(Verification.SKIPPED, "skipped: an approximation")
     found.info["operator_columns"] += PROBES
     found.info |= {"why": f"{passes} passes with {width} columns", "stopped": "converged"}
-    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
     found.info |= {"error": error, "error_probability": 10.0**-PROBES}
-    found.verified(Verification.SKIPPED, "skipped: an approximation")
     return found
 
 
 def dense(task: Task) -> Triplets:
     """Compute all triplets by dense LAPACK, and return those that are wanted."""
-    pair, k = task.pair, task.k
-    m, n = pair.shape
-    nbytes = 3 * m * n * pair.forward.dtype.itemsize
-    require_memory(cast(Any, pair.forward), nbytes, f"a dense matrix of {m} x {n}", "use solver='lanczos'")
-    A = formed(pair.forward, empty_block(pair.adjoint))
+    pair, (m, n), op = task.pair, task.pair.shape, task.pair.forward
+    require_memory(op, 3 * m * n * op.dtype.itemsize, f"a dense matrix of {m} x {n}", "use solver='lanczos'")
+    A = formed(op, empty_block(pair.adjoint))
     xp = array_namespace(A)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("svds: A holds NaN or Inf; check its entries.")
     left, s, right = map(xp.asarray, xp.linalg.svd(A, full_matrices=False))
-    values = to_host(s).astype(np.float64)
-    columns = xp.asarray(np.argsort(values if task.which == "SM" else -values, kind="stable")[:k])
-    U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
-    found = triplets_of(pair, V, "dense", "", lambda _: U)
-    found.norm = max(float(values.max(initial=0.0)), pair.offset)
-    if _settled(task, found) < k:  # LAPACK's sums of many equal terms: the same by A V = Q R, with all of V
-        whole = triplets_of(pair, xp.ascontiguousarray(right.conj().T), "dense", "")
-        order = np.argsort(whole.s if task.which == "SM" else -whole.s, kind="stable")[:k]
-        found.U, found.V = (BlockVector(columns_of(B.array, order)) for B in (whole.U, whole.V))
-        found.s, found.residuals = whole.s[order], whole.residuals[order]
-    found.info["operator_columns"] += 0 if hasattr(pair.forward, "matrix") else n
+    ends = slice(n - task.k, n) if task.which == "SM" else slice(task.k)
+    norm = max(float(s[0]), pair.offset)
+    U, V = (BlockVector(xp.ascontiguousarray(X)) for X in (left[:, ends], right[ends].conj().T))
+    found = triplets_of(task, V, norm, U)
+    if found.settled < task.k:  # LAPACK's sums of many equal terms: the same by A V = Q R, with all of V
+        found = triplets_of(task, BlockVector(xp.ascontiguousarray(right[::-1].conj().T)), norm)
+    found.info["operator_columns"] += 0 if hasattr(op, "matrix") else n
     return found

@@ -22,7 +22,7 @@ from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from ..arguments import blas_threads, check_choice, generator, integer, natively, positive, real, tall_block
-from ..blocks import Array, columns_of, to_host
+from ..blocks import Array, to_host
 from ..problem import IterationState, Verification
 from ..result import EigenResult, counted, settle
 from ..runtime.processes import (
@@ -34,7 +34,7 @@ from ..runtime.processes import (
     together,
 )
 from ..runtime.progress import logger
-from .methods import BASIS, WIDE, Task, choose, plan
+from .methods import BASIS, WIDE, Task, solved
 from .operators import Pair
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ CHOICES = {
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
-FEW_ENDS = 1024  # rows of a GPU that are copied to the host to find the largest entries of columns
+FEW_ENDS = 1024  # rows in which largest entries are looked for at once; those of a GPU are copied
 
 
 @frozen
@@ -203,10 +203,10 @@ def svds(
         Whether to return both kinds of vectors, none, or one of them; the other one is None.
     solver : {"auto", "lanczos", "randomized", "dense", "arpack", "propack", "lobpcg"}
         Thick-restart block Lanczos on A^H A (or A A^H, if that is smaller), with stages that keep the
-        accuracy of A; a block Krylov space of few passes without a restart, whose error is estimated; or
-        dense LAPACK. "auto" selects dense LAPACK for small matrices and for the smallest values of up to
-        3000 rows or columns. SciPy's names are synonyms of "lanczos", since results are specified here, not
-        algorithms.
+        accuracy of A; for the largest values a block Krylov space of few passes without a restart, whose
+        error is estimated; or dense LAPACK. "auto" selects dense LAPACK for small matrices and for the
+        smallest values of up to 3000 rows or columns. SciPy's names are synonyms of "lanczos", since results
+        are specified here, not algorithms.
     rng, random_state : Generator, int or None
         Source of all random numbers, as in `eigsh`.
     options : dict, optional
@@ -278,27 +278,27 @@ def svds(
         **{"verify": verify, "callback": callback, "begin_s": begin_s},
         "time_limit": positive("time_limit", time_limit),
     }
-    given = _operands(A, k, v0, like, comm, solver, center, shape, dtype, device)
+    given, caller, processes, kind = _operands(A, k, v0, like, comm, solver, center, shape, dtype, device)
     seed = random_state if rng is None else rng
     task = Task(
         which=which,
         method=SYNONYMS.get(solver, solver),
         tol=real("tol", tol, "a number of at least 0", 0.0),
-        rng=generator(0 if seed is None and v0 is not None else seed, given["processes"]),
+        rng=generator(0 if seed is None and v0 is not None else seed, processes),
         options=options,
         limits=limits,
         **given,
     )
     with blas_threads(task.pair.forward):
-        result = _solved(task, solver)
+        result = _result(task, solver, kind, processes)
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    if (task.processes is None or task.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
+    if (processes is None or processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     arrays = {"u": result.u, "s": result.s, "vh": result.vh}
     for name, array in arrays.items():
         is_wanted = name == "s" or return_singular_vectors in (True, name)
-        arrays[name] = None if not is_wanted else array if task.caller is None else task.caller.share(array)
+        arrays[name] = None if not is_wanted else array if caller is None else caller.share(array)
     result = replace(result, **arrays)
     return result if return_info else tuple(result) if return_singular_vectors else result.s
 
@@ -314,8 +314,12 @@ def _operands(
     shape: Any,
     dtype: Any,
     device: Any,
-) -> dict[str, Any]:
-    """Convert the matrix of a call, or the rows of this process, and start vectors: fields of a `Task`."""
+) -> tuple[dict[str, Any], ArrayKind | None, Communicator | None, np.dtype[Any]]:
+    """Convert the matrix of a call, or the rows of this process, and start vectors.
+
+    Returns fields of a `Task`, the caller's arrays, the processes that share the rows, and the type of
+    results.
+    """
     caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
     if caller is not None and is_function(A):
         device, dtype = device or caller.device, dtype or caller.dtype
@@ -345,8 +349,8 @@ def _operands(
         pair = Pair.of(op, bool(center), rows)
         start = None if start is None else _start(start, pair)
     matrix, unit = A if processes is None else None, float(np.finfo(kind).eps) / 2
-    fields = {"pair": pair, "A": matrix, "k": k, "start": start, "dtype": kind, "unit": unit}
-    return fields | {"caller": caller, "processes": processes}
+    fields = {"pair": pair, "A": matrix, "k": k, "start": start, "unit": unit}
+    return fields, caller, processes, kind
 
 
 def _precompile(op: Operator, shape: tuple[int, int], k: int) -> None:
@@ -398,6 +402,8 @@ def _check(vectors: Any, callback: Any, options: Mapping[str, int], choices: Map
         raise OptionError(f"return_singular_vectors: got {vectors!r}; give True, False, 'u' or 'vh'.")
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+    if choices["which"] == "SM" and choices["solver"] == "randomized":
+        raise OptionError("which: got 'SM', but solver='randomized' approximates the largest; use another.")
     for name, value in options.items():
         if name not in OPTIONS or choices["solver"] != "randomized":
             raise OptionError(
@@ -407,45 +413,30 @@ def _check(vectors: Any, callback: Any, options: Mapping[str, int], choices: Map
         integer(name, value, 2 if name == "passes" else 0)
 
 
-def _solved(task: Task, solver: str) -> SvdResult:
-    """Solve, and form the result for the caller's matrix: ascending values, signs, scale, orientation."""
-    method = choose(task)
-    made = plan(task, method)
-    found = method[2](task)
-    pair, exponent, dtype = task.pair, task.pair.exponent, task.dtype
+def _result(task: Task, solver: str, dtype: Any, processes: Communicator | None) -> SvdResult:
+    """Solve, and form the result for the caller's matrix: signs, scale, orientation."""
+    plan, found = solved(task)
+    pair, exponent = task.pair, task.pair.exponent
     m, n = pair.shape[:: -1 if pair.is_swapped else 1]
-    order = np.argsort(found.s, kind="stable")
-    U, V = (BlockVector(columns_of(block.array, order), layout=block.layout) for block in (found.U, found.V))
-    U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
-    limits, residuals = task.accepted(found.s, found.norm)[order], found.residuals[order]
-    if "error" in found.info:
-        found.info["error"] = float(np.ldexp(found.info["error"], exponent))
-    info = {
-        "solver": solver,
-        "plan": made,
-        "m": m,
-        "n": n,
-        "k": task.k,
-        "which": task.which,
-        "tol": task.tol,
-        "norm": float(np.ldexp(found.norm, exponent)),
-        "dtype": dtype.name,
-        "device": pair.forward.device,
-        "center": pair.is_centred,
-        "time_s": time.perf_counter() - task.limits["begin_s"],
+    U, V = _with_signs(*(found.V, found.U) if pair.is_swapped else (found.U, found.V))
+    info: dict[str, Any] = {
+        **{"solver": solver, "plan": plan, "m": m, "n": n, "k": task.k, "which": task.which, "tol": task.tol},
+        **{"dtype": dtype.name, "device": pair.forward.device, "center": pair.is_centred},
         **found.info,
-        "why": found.info["why"] or method[1],
+        "time_s": time.perf_counter() - task.limits["begin_s"],
     }
-    if task.processes is not None:
+    for name in info.keys() & {"norm", "error"}:
+        info[name] = float(np.ldexp(info[name], exponent))
+    if processes is not None:
         info["processes"] = shares(pair.adjoint if pair.is_swapped else pair.forward)
-    s = np.ldexp(found.s[order], exponent).astype(dtype.type(0).real.dtype)
+    s = np.ldexp(found.s, exponent).astype(dtype.type(0).real.dtype)
     return SvdResult(
         u=delivered(U.array.astype(dtype, copy=False), U.layout),
         s=array_namespace(U.array).asarray(s),
         vh=(V if V.layout is None else V.gather()).array.T.conj().astype(dtype, copy=False),
-        residuals=np.ldexp(residuals, exponent),
-        limits=np.ldexp(limits, exponent),
-        converged=residuals <= limits,
+        residuals=np.ldexp(found.residuals, exponent),
+        limits=np.ldexp(found.limits, exponent),
+        converged=found.residuals <= found.limits,
         verification=found.verification,
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
@@ -481,7 +472,10 @@ def _largest_entries(U: BlockVector) -> Array:
     if not len(array):
         return np.zeros(k, U.dtype)
     ends = to_host(array)
-    return np.asarray(ends[abs(ends).argmax(axis=0), np.arange(k)])
+    parts = [ends[begin : begin + FEW_ENDS] for begin in range(0, len(ends), FEW_ENDS)]
+    chosen = np.array([abs(part).max(axis=0) for part in parts]).argmax(axis=0)  # argmax of all is slow
+    columns = [parts[part][:, j] for j, part in enumerate(chosen.tolist())]
+    return np.array([column[abs(column).argmax()] for column in columns])
 
 
 def _parts(array: Array) -> tuple[Array, ...]:
