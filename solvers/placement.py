@@ -12,11 +12,11 @@ from blockvec.system.installation import install_command
 from .arguments import is_explicit
 from .blocks import Operator
 from .costs import SHORT, STEP_VECTORS, dense_is_faster
-from .factorization.work import FactorWork
 from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
     from .call import Call
+    from .factorization.work import FactorWork
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
@@ -143,16 +143,18 @@ def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> b
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, without a search of the graph where so few are enough."""
+    from .factorization.work import FactorWork
+
     M = M if is_explicit(M) else None
     most_s = FactorWork.dense(A, M).factor_s(device)
-    return most_s if most_s <= enough_s else min(most_s, FactorWork.of(A, M).factor_s(device))
+    return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
     if (place := place_of(A, op.device)) is None:
         return math.inf
-    work = FactorWork.of(A)
+    work = _work(A)
     return math.inf if op.device == "cpu" and work.nbytes > MOST_BYTES else work.solve_s(place)
 
 
@@ -160,7 +162,7 @@ def is_affordable(A: Any, M: Any) -> bool:
     """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
     if blockvec.Factorization.is_small(*_size(A)):
         return True
-    work = FactorWork.of(A, M)
+    work = _work(A, M)
     return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
 
 
@@ -172,7 +174,13 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
     n, entries = _size(A)
     if op.device != "cpu" or blockvec.Factorization.is_small(n, entries):
         return
-    require_memory(op, FactorWork.of(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
+    require_memory(op, _work(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
+
+
+def _work(A: Any, M: Any = None) -> FactorWork:
+    from .factorization.work import FactorWork  # which a plain solve need not import
+
+    return FactorWork.of(A, M)
 
 
 def _size(A: Any) -> tuple[int, int]:
