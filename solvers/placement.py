@@ -11,7 +11,7 @@ from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
-from .costs import SHORT, STEP_VECTORS, dense_is_faster
+from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ FOREST = 3  # elements per row of matrices without cycles in their graphs, at mo
 # their kernels on a GPU.
 HOST_WORK = 40_000  # entries
 HOST_PAIRS = 20  # pairs: the same up to here
+LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
 def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
@@ -91,7 +92,7 @@ def is_short(A: Any, k: int) -> bool:
         is_stored = hasattr(getattr(A, "prepared", None), "to_host")
     if parts is None or not is_stored:
         return False
-    if A.shape[0] <= SHORT:  # a GPU's LAPACK compiles kernels at first
+    if A.shape[0] <= LAPACK_ROWS:
         return True
     work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
     return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)
