@@ -11,12 +11,12 @@ from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
-from .costs import SHORT, STEP_VECTORS, dense_is_faster
-from .factorization.work import FactorWork
+from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
     from .call import Call
+    from .factorization.work import FactorWork
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
@@ -34,6 +34,7 @@ FOREST = 3  # elements per row of matrices without cycles in their graphs, at mo
 # their kernels on a GPU.
 HOST_WORK = 40_000  # entries
 HOST_PAIRS = 20  # pairs: the same up to here
+LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
 def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
@@ -91,7 +92,7 @@ def is_short(A: Any, k: int) -> bool:
         is_stored = hasattr(getattr(A, "prepared", None), "to_host")
     if parts is None or not is_stored:
         return False
-    if A.shape[0] <= SHORT:  # a GPU's LAPACK compiles kernels at first
+    if A.shape[0] <= LAPACK_ROWS:
         return True
     work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
     return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)
@@ -143,16 +144,18 @@ def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> b
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, without a search of the graph where so few are enough."""
+    from .factorization.work import FactorWork
+
     M = M if is_explicit(M) else None
     most_s = FactorWork.dense(A, M).factor_s(device)
-    return most_s if most_s <= enough_s else min(most_s, FactorWork.of(A, M).factor_s(device))
+    return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
     if (place := place_of(A, op.device)) is None:
         return math.inf
-    work = FactorWork.of(A)
+    work = _work(A)
     return math.inf if op.device == "cpu" and work.nbytes > MOST_BYTES else work.solve_s(place)
 
 
@@ -160,7 +163,7 @@ def is_affordable(A: Any, M: Any) -> bool:
     """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
     if blockvec.Factorization.is_small(*_size(A)):
         return True
-    work = FactorWork.of(A, M)
+    work = _work(A, M)
     return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
 
 
@@ -172,7 +175,13 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
     n, entries = _size(A)
     if op.device != "cpu" or blockvec.Factorization.is_small(n, entries):
         return
-    require_memory(op, FactorWork.of(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
+    require_memory(op, _work(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
+
+
+def _work(A: Any, M: Any = None) -> FactorWork:
+    from .factorization.work import FactorWork  # which a plain solve need not import
+
+    return FactorWork.of(A, M)
 
 
 def _size(A: Any) -> tuple[int, int]:
