@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .call import Call
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
-SLOWER = 2  # times: predicted times, right to this factor, are so far apart before a call warns of processes
+SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -185,7 +185,7 @@ def plan(
 def warn_of_processes(plan: Plan, op: Any) -> None:
     """Warn once if one process alone is predicted to take less time than several."""
     seconds, alone_s = plan.stages[0].seconds, plan.alone_s
-    is_slower = seconds is not None and alone_s is not None and seconds >= SLOWER * alone_s
+    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
     if not is_slower or plan.n <= SHORT_ROWS or op.layout.rank > 0:
         return
     warnings.warn(
