@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..arguments import blas_threads, brought_in_range, scale_by_powers
 from ..blocks import RealArray, in_precision, to_host
 from .operands import Operands, check_finite, random_signs
 from .recurrence import apply_to_sums
-from .series import as_block, as_real, by_columns, described
+from .series import Work, as_block, as_real, by_columns
 
 DEGREE = 54  # largest degree of a polynomial, a multiple of the terms between looks
 LIMIT = 9.9  # norm up to which such a polynomial has a backward error of u in double precision [table 3.1]
@@ -45,12 +44,14 @@ MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
 
-class Taylor:
-    """exp(t A) B at several times t for a matrix without structure."""
+class Taylor(Work):
+    """exp(t A) of a matrix without structure."""
+
+    is_unitary, rate = False, 0  # see `Exponential`
 
     def __init__(self, given: Operands, traceA: complex | None) -> None:
+        super().__init__("taylor", "Taylor polynomials of no multiple of a Hermitian matrix", error=None)
         self._given, op, trace = given, given.operator, traceA
-        self.products = self.columns = self.degree = 0
         self._longest = math.inf  # size of z that one polynomial may be enough for
         if trace is not None:
             trace = complex(trace) / given.factor
@@ -72,25 +73,13 @@ class Taylor:
         # Of m products for each of them, m = 1, 2, ..., at most: a bound, or what was measured.
         self._norm, self._growth = _bound(given.entries, self._shift), np.full(1, np.inf)
 
-    def described(self) -> dict[str, Any]:
-        """Describe what has been computed."""
-        plan = f"Taylor polynomials of degree {self.degree} at most, A is no multiple of a Hermitian matrix"
-        return described("taylor", self.degree, self.products, self.columns, None, plan)
-
-    def states(self, times: RealArray) -> Iterator[tuple[BlockVector, complex]]:
-        """Yield exp(t A) B for times, each with the phase 0."""
-        X, steps = self._given.B, np.diff(times, prepend=0.0)
-        for t, step, is_back in zip(times.tolist(), steps.tolist(), going_back(times), strict=True):
-            z, start = (t, self._given.B) if is_back else (step, X)
-            X = self._after(_real(z * self._given.factor), start)
-            yield X, 0j
-
-    def _after(self, z: Any, X: BlockVector) -> BlockVector:
-        """Compute exp(z A) X, in steps."""
-        op, is_complex = self._given.operator, np.iscomplexobj(z) or np.iscomplexobj(self._shift)
+    def after(self, times: RealArray, X: BlockVector) -> list[BlockVector]:
+        """Compute exp(t A) X for the first time, in steps."""
+        op, z = self._given.operator, _real(times[0] * self._given.factor)
+        is_complex = np.iscomplexobj(z) or np.iscomplexobj(self._shift)
         whole = in_precision(X, np.result_type(X.dtype, op.dtype, *[np.complex64] * is_complex))
         if z == 0 or not X.n_cols:
-            return whole
+            return [whole]
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
         rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
@@ -113,7 +102,7 @@ class Taylor:
             scale_by_powers(F, exponents)
         result: BlockVector = as_block(F, whole)
         check_finite(result)
-        return result
+        return [result]
 
     def _rates(self, size: float, X: BlockVector) -> RealArray:
         """Bound the factor of each of m products by which they lengthen blocks like X, or estimate it."""
@@ -144,12 +133,12 @@ class Taylor:
             coefficient = coefficient * (z / j)
             apply_to_sums(A, term, following, [(coefficient, F)])
             term, following = following, term
-            self.products, self.columns = self.products + 1, self.columns + B.shape[1]
+            self.count(1, B.shape[1], j)
             if j % BETWEEN_LOOKS:
                 continue
             norms = to_host(term.norms())
             last = abs(coefficient) * norms
-            largest, self.degree = np.maximum(largest, last), max(self.degree, j)
+            largest = np.maximum(largest, last)
             if not np.isfinite(last).all():
                 break
             if (last <= NEARLY * unit * largest).all():
@@ -162,12 +151,6 @@ class Taylor:
                 term.scale(1 / size)
                 coefficient = coefficient * size
         return None
-
-
-def going_back(times: RealArray) -> Any:
-    """Check which times are closer to zero than the ones before, or beyond zero."""
-    last = np.append(0.0, times[:-1])[: len(times)]
-    return (np.abs(times) < np.abs(last)) | (times * last < 0)
 
 
 def _further(sizes: RealArray, j: int) -> float:
