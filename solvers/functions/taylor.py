@@ -39,7 +39,7 @@ BETWEEN_LOOKS = 3  # terms
 RANDOM_VECTORS = 2  # for the growth of powers
 TRACE_VECTORS = 8
 SURE = 1.5  # standard deviations of their numbers, above which the mean is taken for the trace
-MOST_DIVISIONS = 30
+LEAST_STEP = 2.0**-30  # of z
 MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
@@ -75,30 +75,29 @@ class Taylor(Work):
 
     def after(self, times: RealArray, X: BlockVector) -> list[BlockVector]:
         """Compute exp(t A) X for the first time, in steps."""
-        op, z = self._given.operator, _real(times[0] * self._given.factor)
+        op, z = self._given.operator, _real(complex(times[0] * self._given.factor))
         is_complex = np.iscomplexobj(z) or np.iscomplexobj(self._shift)
         whole = in_precision(X, np.result_type(X.dtype, op.dtype, *[np.complex64] * is_complex))
         if z == 0 or not X.n_cols:
             return [whole]
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
-        rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
-        rates = self._rates(abs(z), whole)
+        rest, exponents, rates = z, np.zeros(F.n_cols, int), self._rates(abs(z), whole)
         self._longest = min(self._longest, LIMIT / max(float(rates[-1]), 1e-300))
         with np.errstate(all="ignore"), blas_threads(op):
-            while rest and divisions <= MOST_DIVISIONS:
+            while rest:
                 steps = max(1, math.ceil(abs(rest) / self._longest))
                 exponents += brought_in_range("exp(t A) B", F)
                 found = self._step(rest / steps, F, rates)
-                if found is None:
-                    divisions, self._longest = divisions + 1, abs(rest) / steps / 2
+                if found is not None:
+                    F = found.scale(np.exp(rest / steps * self._shift).item())
+                    rest = rest * ((steps - 1) / steps)
                     continue
-                F = found.scale(np.exp(rest / steps * self._shift).item())
-                rest = rest * ((steps - 1) / steps)
-            if rest:
-                raise BreakdownError(
-                    "exp(t A) B: the series does not converge; check that A returns finite numbers."
-                )
+                self._longest = abs(rest) / steps / 2
+                if self._longest < LEAST_STEP * abs(z):
+                    raise BreakdownError(
+                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
+                    )
             scale_by_powers(F, exponents)
         result: BlockVector = as_block(F, whole)
         check_finite(result)
@@ -125,31 +124,23 @@ class Taylor(Work):
 
     def _step(self, z: complex, B: Any, rates: RealArray) -> Any:
         """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
-        A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), _real(1.0 + 0 * z)
-        numbers = np.finfo(B.dtype)
-        unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
-        largest = start = to_host(B.norms())
+        A, F, term, following = self._shifted, B.copy(), B.copy(), B.like()
+        unit, largest = float(np.finfo(B.dtype).eps) / 2, (start := to_host(B.norms()))
         for j in range(1, DEGREE + 1):
-            coefficient = coefficient * (z / j)
-            apply_to_sums(A, term, following, [(coefficient, F)])
+            apply_to_sums(A, term, following, [(1, F)], alpha=z / j)
             term, following = following, term
             self.count(1, B.shape[1], j)
             if j % BETWEEN_LOOKS:
                 continue
-            norms = to_host(term.norms())
-            last = abs(coefficient) * norms
+            last = to_host(term.norms())
             largest = np.maximum(largest, last)
             if not np.isfinite(last).all():
                 break
             if (last <= NEARLY * unit * largest).all():
                 total = to_host(F.norms())
-                if not norms.any() or (last * _further(abs(z) * rates, j) <= unit * total).all():
+                if not last.any() or (last * _further(abs(z) * rates, j) <= unit * total).all():
                     is_cancelled = (largest > MOST_GROWTH * np.maximum(total, start)).any()
                     return None if is_cancelled else F
-            if norms.max() > most:
-                size = 2.0 ** math.frexp(float(norms.max()))[1]
-                term.scale(1 / size)
-                coefficient = coefficient * size
         return None
 
 
@@ -173,4 +164,4 @@ def _bound(entries: Any, shift: complex) -> float:
 
 def _real(z: complex) -> Any:
     """Return a number without an imaginary part of zero."""
-    return z.real if np.imag(z) == 0 else z
+    return z if z.imag else z.real
