@@ -160,7 +160,8 @@ class States:
             ahead = np.cumsum(steps[begin : begin + MOST_TOGETHER])
             blocks = self.work.after(ahead, self._B if again[begin] else self.state)
             for block, t in zip(blocks, times[begin:].tolist(), strict=False):
-                yield self._turned(block.copy(), self.work.rate * t)
+                block = block.copy() if block is blocks[-1] else block
+                yield self._turned(block, self.work.rate * t)
             self.state, self.begin = blocks[-1], begin + len(blocks)
 
     def _turned(self, block: BlockVector, phase: complex) -> BlockVector:

@@ -40,7 +40,7 @@ from .recurrence import Recurrence, add_multiple
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 MOVED = 16.0  # u ||A||: errors of eigenvalues by rounding
-LOOKS = 10_007  # degree of the points of a function; a prime, since T_(2 LOOKS m + k) looks like T_k there
+LOOKS = 10_125  # degree of the points of a function, where T_20250 looks like T_0; a product of 3 and 5
 ROUNDING = 64 * float(np.finfo(float).eps)  # error of an interpolation, relative to the largest value
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times

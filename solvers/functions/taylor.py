@@ -124,23 +124,31 @@ class Taylor(Work):
 
     def _step(self, z: complex, B: Any, rates: RealArray) -> Any:
         """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
-        A, F, term, following = self._shifted, B.copy(), B.copy(), B.like()
-        unit, largest = float(np.finfo(B.dtype).eps) / 2, (start := to_host(B.norms()))
+        A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), 1.0
+        numbers = np.finfo(B.dtype)
+        unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
+        largest = start = to_host(B.norms())
         for j in range(1, DEGREE + 1):
-            apply_to_sums(A, term, following, [(1, F)], alpha=z / j)
+            coefficient = coefficient * (z / j)
+            apply_to_sums(A, term, following, [(coefficient, F)])
             term, following = following, term
-            self.count(1, B.shape[1], j)
             if j % BETWEEN_LOOKS:
                 continue
-            last = to_host(term.norms())
+            self.count(BETWEEN_LOOKS, B.shape[1], j)
+            norms = to_host(term.norms())
+            last = abs(coefficient) * norms
             largest = np.maximum(largest, last)
             if not np.isfinite(last).all():
                 break
             if (last <= NEARLY * unit * largest).all():
                 total = to_host(F.norms())
-                if not last.any() or (last * _further(abs(z) * rates, j) <= unit * total).all():
+                if not norms.any() or (last * _further(abs(z) * rates, j) <= unit * total).all():
                     is_cancelled = (largest > MOST_GROWTH * np.maximum(total, start)).any()
                     return None if is_cancelled else F
+            if norms.max() > most:
+                size = 2.0 ** math.frexp(float(norms.max()))[1]
+                term.scale(1 / size)
+                coefficient = coefficient * size
         return None
 
 
