@@ -35,7 +35,7 @@ from ..blocks import ColumnBlock, RealArray, in_precision, to_host
 from ..iterations.chebyshev import recorder_for
 from ..sizes import SHORT_ROWS
 from .bounds import EVERYWHERE, OutsideError, SpectralBounds
-from .recurrence import Recurrence, add_multiple
+from .recurrence import Recurrence
 
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
@@ -229,9 +229,9 @@ class Sums(Work):
     def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> Any:
         length, is_real = max(len(one.coefficients) for one in series), self.operator.dtype.kind == "f"
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
+        kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
         # Sums of a real operator have real coefficients.
-        parts: list[Any] = [(k, 1, c.real if is_real else c) for k, c in enumerate(C)]
-        parts += [(k, 1j, c.imag) for k, c in enumerate(C) if is_real and c.imag.any()]
+        C = np.concatenate([C.real, C.imag]) if is_real and np.iscomplexobj(C) else C
         Y = as_real(X) if is_real else X
         dtype = np.result_type(self.operator.dtype, Y.dtype)
         if self._prepared != (dtype, Y.n_cols, bounds):
@@ -240,16 +240,16 @@ class Sums(Work):
             self._prepared, self._repeats = (dtype, Y.n_cols, bounds), {}
             self._blocks = [by_columns(self.operator, Y).like(dtype=dtype)]
             self._recorder = recorder_for(cast(Any, self.operator), self._blocks[0])
-        while len(self._blocks) < 2 + len(parts):
+        while len(self._blocks) < 2 + len(C):
             self._blocks.append(self._blocks[0].like())
-        first, second, *totals = self._blocks[: 2 + len(parts)]
+        first, second, *totals = self._blocks[: 2 + len(C)]
         first[:, :] = Y
-        for total, (*_, c) in zip(totals, parts, strict=True):
-            total[:, :] = 0
-            add_multiple(total, c[0].item(), first)
+        for total, c in zip(totals, C[:, 0].tolist(), strict=True):
+            total[:, :] = first
+            total.scale(c)
         steps, limits = Recurrence(self._doubled, first, second), GROWTH * to_host(X.norms())
         for begin in range(1, length, GROUP):
-            rows = [c[begin : begin + GROUP].tolist() for *_, c in parts]
+            rows = C[:, begin : begin + GROUP].tolist()
             with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._take(steps, rows, totals)
                 # Norms of each column's parts.
@@ -257,10 +257,10 @@ class Sums(Work):
             self.count(len(rows[0]), Y.n_cols, steps.taken)
             if not (np.linalg.norm(grown, axis=1) <= limits).all():
                 raise OutsideError
-        kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
         results = [X.like(dtype=kind) for _ in series]
-        for (k, factor, _), total in zip(parts, totals, strict=True):
-            results[k].axpby(factor, as_block(total, results[k]), int(factor != 1))
+        for place, total in enumerate(totals):
+            is_imaginary, k = divmod(place, len(series))
+            results[k].axpby((1, 1j)[is_imaginary], as_block(total, results[k]), is_imaginary)
         # Rounding errors have a unit per degree.
         return results, max(one.tail for one in series) + float(np.finfo(X.dtype).eps) / 2 * length
 
