@@ -124,7 +124,8 @@ class Taylor(Work):
 
     def _step(self, z: complex, B: Any, rates: RealArray) -> Any:
         """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
-        A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), 1.0
+        A, F, term, following = self._shifted, B.copy(), B.copy(), B.like()
+        coefficient: complex = 1.0
         numbers = np.finfo(B.dtype)
         unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
         largest = start = to_host(B.norms())
