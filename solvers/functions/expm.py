@@ -27,7 +27,6 @@ from .taylor import Taylor
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
 LEAST_RATIO = 0.02
-FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
@@ -147,7 +146,7 @@ class States:
         # Results have the type of A, as in SciPy.
         self._is_real = kinds == ("f", "f") and not np.iscomplexobj(c * given.factor)
         found = given.recognised()
-        self.work: Any = Taylor(given, traceA) if found is None else Exponential(found, times, c)
+        self.work: Any = Taylor(given, traceA) if found is None else Exponential(found, c)
 
     def __iter__(self) -> Iterator[BlockVector]:
         times, steps = self._times, steps_to(self._times)
@@ -181,13 +180,10 @@ class Exponential(Sums):
     Phases of all times are those from the time 0 on, so that no rounding error of a factor is repeated.
     """
 
-    def __init__(self, given: Operands, times: RealArray, c: complex) -> None:
+    def __init__(self, given: Operands, c: complex) -> None:
         self._c = c = complex(c * given.factor)
         self.is_unitary = not c.real
-        size = abs(c) * float(np.abs(np.diff(times, prepend=0.0)).sum())
-        # Discs alone bound the spectrum where few products follow.
-        narrow = (FEW_COLUMNS / max(given.columns, 1) - 10) / max(size, 1e-300)
-        bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS, narrow=narrow)
+        bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS)
         super().__init__(given.operator, bounds)
 
     @property
