@@ -115,15 +115,15 @@ def expm_multiply(
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     run = States(given, times, traceA=traceA)
-    rows = [given.rows(block) for block in run]
-    results: Any = rows
+    results: Any = [given.rows(block) for block in run]
     if times is ONCE:
-        results = given.share(rows[0])
+        (results,) = results
     elif given.operator.layout is None:
+        rows = results
         results = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
         for k, row in enumerate(rows):
             results[k] = row
-        results = given.share(results)
+    results = given.share(results)
     return (results, run.work.described()) if return_info else results
 
 
@@ -238,7 +238,7 @@ def evolve(
     like: Any = None,
     comm: Any = None,
 ) -> Iterator[tuple[float, Any]]:
-    """Iterate over times t and states exp(-i t H) psi0, with one setup for all of them.
+    """Iterate over times t and states exp(-i t H) psi0, with one setup for all; see `expm_multiply`.
 
     Parameters
     ----------
@@ -272,10 +272,6 @@ def evolve(
         For invalid arguments, and an H that is not Hermitian, by the call itself.
     BreakdownError
         If H returns NaN or Inf.
-
-    References
-    ----------
-    Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967.
 
     Examples
     --------

@@ -275,30 +275,28 @@ def funm_multiply_krylov(
         return given.share(given.rows(x))
     cycle = min(counts[0], n)
     cycles = min(counts[1], n // cycle + 1)
-    V, v, total = x.like(cycle, dtype=kind), in_precision(x, kind).scale(1 / norm), None
+    V, v, total = x.like(cycle, dtype=kind), in_precision(x, kind).scale(1 / norm), cast(Any, None)
     H = np.zeros((cycle * cycles + 1, cycle * cycles), kind)
-    for begin in range(0, cycle * cycles, cycle):
-        end = begin
-        while end < begin + cycle:  # Arnoldi steps
-            filled = V[:, : end - begin + 1]
-            filled[:, end - begin :] = v
-            v = op.apply(v)
-            found = orthogonalize(v, filled, max_rank=min(1, n - filled.n_cols))
-            H[begin : end + 1, end], rest = found.S[:, 0], float(np.abs(found.R).sum())
-            end += 1
-            H[end, end - 1] = rest
-            if not rest:  # A maps the space into itself
-                break
+    for end in range(1, cycle * cycles + 1):  # Arnoldi steps
+        begin = (end - 1) // cycle * cycle
+        filled = V[:, : end - begin]
+        filled[:, end - begin - 1 :] = v
+        v = op.apply(v)
+        found = orthogonalize(v, filled, max_rank=min(1, n - filled.n_cols))
+        H[begin:end, end - 1], H[end, end - 1] = found.S[:, 0], float(np.abs(found.R).sum())
+        is_complete = H[end, end - 1] == 0  # A maps the space into itself
+        if end % cycle and not is_complete:
+            continue
         T = H[:end, :end]
         T = (T + T.conj().T) / 2 if STRUCTURES[assume_a] and begin == 0 else T
         part = norm * np.asarray(f(factor * T))[begin:end, :1]
         if not np.isfinite(part).all():
             raise OptionError(f"f: has NaN or Inf for a matrix of shape {T.shape}; check f, t and A.")
-        change = in_precision(V[:, : end - begin], np.result_type(kind, part.dtype.type(0) * kind.type(0)))
+        change = in_precision(filled, np.result_type(kind, part.dtype.type(0) * kind.type(0)))
         update = change.combine(small_matrix(part, change))
         total = update if total is None else total.axpy(1, update)
         added = float(np.linalg.norm(part))
-        if not rest or added <= limit:
+        if is_complete or added <= limit:
             break
     else:
         warnings.warn(
@@ -307,5 +305,4 @@ def funm_multiply_krylov(
             ConvergenceWarning,
             stacklevel=2,
         )
-    assert total is not None
     return given.share(given.rows(total))

@@ -210,23 +210,18 @@ class Sums(Work):
         plan = f"Chebyshev polynomials of a Hermitian matrix of {operator.dtype.name}"
         super().__init__("chebyshev", plan, bounds)
         self.operator, self._domain = operator, domain
-        self._prepared: Any = None  # the type and the bounds that all below is for
-        self._doubled: Any = None
-        self._blocks: list[Any] = []
-        self._recorder: Any = None
-        self._repeats: dict[Any, Any] = {}  # groups by first step and coefficients: a recording after a call
+        self._prepared: Any = None  # the type and the bounds that memory is for
 
     def of(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
         """Compute sum_k c_k T_k X of series on bounds that hold, and their error; or return their None."""
-
-        def on(bounds: SpectralBounds) -> Any:
-            series = series_of(bounds)
-            return None if series is None else self._on(bounds, series, X)
-
-        found, self.bounds = self.bounds.holding("A", on, self._domain)
+        found, self.bounds = self.bounds.holding(
+            "A", lambda bounds: self._on(bounds, series_of(bounds), X), self._domain
+        )
         return found
 
-    def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> Any:
+    def _on(self, bounds: SpectralBounds, series: Sequence[Series] | None, X: BlockVector) -> Any:
+        if series is None:
+            return None
         length, is_real = max(len(one.coefficients) for one in series), self.operator.dtype.kind == "f"
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
         kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
@@ -237,8 +232,10 @@ class Sums(Work):
         if self._prepared != (dtype, Y.n_cols, bounds):
             half_width = bounds.half_width or max(map(abs, bounds)) or 1.0
             self._doubled = self.operator.affine(2 / half_width, bounds.centre)
-            self._prepared, self._repeats = (dtype, Y.n_cols, bounds), {}
+            self._prepared = dtype, Y.n_cols, bounds
             self._blocks = [by_columns(self.operator, Y).like(dtype=dtype)]
+            # Groups by first step and coefficients: a recording after a call.
+            self._repeats = dict[Any, Any]()
             self._recorder = recorder_for(cast(Any, self.operator), self._blocks[0])
         while len(self._blocks) < 2 + len(C):
             self._blocks.append(self._blocks[0].like())
