@@ -145,7 +145,7 @@ class States:
         kinds = given.operator.dtype.kind, given.B.dtype.kind
         # Results have the type of A, as in SciPy.
         self._is_real = kinds == ("f", "f") and not np.iscomplexobj(c * given.factor)
-        found = given.recognised()
+        found = given.recognised() if c == 1 else given  # which is Hermitian
         self.work: Any = Taylor(given, traceA) if found is None else Exponential(found, c)
 
     def __iter__(self) -> Iterator[BlockVector]:
@@ -181,8 +181,8 @@ class Exponential(Sums):
     """
 
     def __init__(self, given: Operands, c: complex) -> None:
-        self._c = c = complex(c * given.factor)
-        self.is_unitary = not c.real
+        self._c = complex(c * given.factor)
+        self.is_unitary = not self._c.real
         bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS)
         super().__init__(given.operator, bounds)
 

@@ -62,7 +62,7 @@ class Taylor(Work):
                 warnings.warn(
                     "Trace of LinearOperator not available, it will be estimated. "
                     "Provide `traceA` to ensure performance.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             X = random_signs(op, TRACE_VECTORS, 0)
             found = to_host(X.column_dot(op.apply(X))).astype(complex)

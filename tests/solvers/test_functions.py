@@ -237,14 +237,12 @@ def test_bounds_that_are_too_narrow_become_wider() -> None:
     values = rng.uniform(-1, 1, 300)
     H, X = as_operator(sp.diags_array(values, format="csr")), BlockVector(rng.standard_normal((300, 2)))
     guess = SpectralBounds(-0.3, 0.4, False, "a guess")
-    run = States(operands(H, X).hermitian(), np.ones(1), -30j)
+    run = States(operands(H, X), np.ones(1), -30j)
     run.work.bounds = guess
     (found,) = run
     assert_near(found, np.exp(-30j * values)[:, None] * X.array, 1e-13)
     assert run.work.bounds[0] < -1 < 1 < run.work.bounds[1]
-    given = operands(np.triu(np.ones((40, 40))), np.ones(40))
-    given.operator.is_hermitian = True
-    run = States(given, np.ones(1), -30j)
+    run = States(operands(np.triu(np.ones((40, 40))), np.ones(40)), np.ones(1), -30j)
     run.work.bounds = guess
     with pytest.raises(BreakdownError, match="check that A is Hermitian"):
         list(run)
@@ -411,7 +409,7 @@ def test_errors_are_within_bounds_though_no_ritz_value_may_see_a_kink() -> None:
         assert info["error_bound"] <= 1e-10
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator, aslinearoperator])
 def test_imaginary_matrices_may_be_hermitian(form: Any) -> None:
     H = np.array([[0, -1j], [1j, 0]])
     psi0 = np.array([1.0, 0.0])
