@@ -19,7 +19,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scipy.linalg import blas
+
 from ..blocks import Array, Block, ColumnBlock
+
+AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
+SHORT_BLOCK = 1 << 17  # elements of a block that one call of BLAS takes less time for than threads do
+
+
+def add_multiple(total: Any, coefficient: complex, block: Any) -> None:
+    """Add a multiple of a contiguous block to another of its type."""
+    size = block.array.size
+    if block.device == "cpu" and 0 < size <= SHORT_BLOCK:
+        order = "F" if type(block) is ColumnBlock else "C"
+        x, y = (columns.array.reshape(-1, order=order) for columns in (block, total))
+        AXPY[block.dtype.char](x, y, a=coefficient)
+    else:
+        total.axpy(coefficient, block)
 
 
 def apply_to_sums(A: Any, X: Any, out: Any, terms: Sequence[tuple[Any, Any]], **options: Any) -> Any:
@@ -32,7 +48,7 @@ def apply_to_sums(A: Any, X: Any, out: Any, terms: Sequence[tuple[Any, Any]], **
     else:
         result = A.apply(X, out=out, **options)
     for coefficient, total in terms:
-        total.axpy(coefficient, out)
+        add_multiple(total, coefficient, out)
     return result
 
 
