@@ -145,10 +145,8 @@ def spectral_bounds(
     return bounds_of(given, method)
 
 
-def bounds_of(
-    given: Operands, method: str = "auto", steps: int = STEPS, narrow: float = 0.0
-) -> SpectralBounds:
-    """Bound the spectrum of a Hermitian matrix; proven bounds of a narrow half width are enough."""
+def bounds_of(given: Operands, method: str = "auto", steps: int = STEPS) -> SpectralBounds:
+    """Bound the spectrum of a Hermitian matrix."""
     op, A = given.operator, given.entries
     found: Any = None
     if not op.shape[0]:
@@ -161,7 +159,7 @@ def bounds_of(
         found = SpectralBounds(*ends, True, "Gershgorin's discs")
     elif method == "gershgorin":
         raise OptionError(f"method: 'gershgorin' needs a matrix on the host, got {op!r}; use 'auto'.")
-    if found is None or (method != "gershgorin" and found.half_width > max(narrow, 0)):
+    if found is None or (method != "gershgorin" and found.half_width):
         with blas_threads(op):
             sketch = sketch_of(op, steps)
         margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm

@@ -22,12 +22,11 @@ from ..runtime.progress import counted_bar
 from .bounds import FEW_STEPS, SpectralBounds, bounds_of
 from .operands import Operands, check_finite, operands
 from .series import Sums, exponential
-from .taylor import Taylor, going_back
+from .taylor import Taylor
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
 LEAST_RATIO = 0.02
-FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
@@ -115,21 +114,17 @@ def expm_multiply(
     """
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    found = given.recognised()
-    run = Taylor(given, traceA) if found is None else Exponential(found, times)
-    kinds = given.operator.dtype.kind, given.B.dtype.kind
-    # Results have the type of A, as in SciPy.
-    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.factor)
-    rows = [given.rows(turned(*pair, is_real=is_real)) for pair in list(run.states(times))]
-    results: Any = rows
+    run = States(given, times, traceA=traceA)
+    results: Any = [given.rows(block) for block in run]
     if times is ONCE:
-        results = given.share(rows[0])
+        (results,) = results
     elif given.operator.layout is None:
+        rows = results
         results = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
         for k, row in enumerate(rows):
             results[k] = row
-        results = given.share(results)
-    return (results, run.described()) if return_info else results
+    results = given.share(results)
+    return (results, run.work.described()) if return_info else results
 
 
 def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
@@ -142,60 +137,79 @@ def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
     return np.linspace(first, last, count, endpoint=endpoint is None or bool(endpoint))
 
 
-class Exponential:
-    """exp(c t H) X at several times t by series, from a `state` that `begin` steps have led to."""
+class States:
+    """exp(c t A) B at times t, one after the other, from a `state` that `begin` steps have led to."""
 
-    def __init__(self, given: Operands, times: RealArray, unit: complex = 1) -> None:
-        self._c, self._B, self.state, self.begin = complex(unit * given.factor), given.B, given.B, 0
-        self._error, self._degree = 0.0, 0
-        size = abs(self._c) * float(np.abs(np.diff(times, prepend=0.0)).sum())
-        # Discs alone bound the spectrum where few products follow.
-        narrow = (FEW_COLUMNS / max(given.columns, 1) - 10) / max(size, 1e-300)
-        bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS, narrow=narrow)
-        self.sums = Sums(given.operator, bounds)
+    def __init__(self, given: Operands, times: RealArray, c: complex = 1, traceA: Any = None) -> None:
+        self._B, self._times, self.state, self.begin = given.B, times, given.B, 0
+        kinds = given.operator.dtype.kind, given.B.dtype.kind
+        # Results have the type of A, as in SciPy.
+        self._is_real = kinds == ("f", "f") and not np.iscomplexobj(c * given.factor)
+        found = given.recognised() if c == 1 else given  # which is Hermitian
+        self.work: Any = Taylor(given, traceA) if found is None else Exponential(found, c)
 
-    def described(self) -> dict[str, Any]:
-        """Describe what has been computed, with a bound of its error relative to the norms of results."""
-        return self.sums.described(self._degree, self._error)
+    def __iter__(self) -> Iterator[BlockVector]:
+        times, steps = self._times, steps_to(self._times)
+        last = np.append(0.0, times)[:-1]
+        # On the way back errors would grow: from B again.
+        again = ((np.abs(times) < np.abs(last)) | (times * last < 0)) & (not self.work.is_unitary)
+        steps[again] = times[again]
+        while self.begin < len(times):
+            begin = self.begin
+            ahead = np.cumsum(steps[begin : begin + MOST_TOGETHER])
+            blocks = self.work.after(ahead, self._B if again[begin] else self.state)
+            for block, t in zip(blocks, times[begin:].tolist(), strict=False):
+                block = block.copy() if block is blocks[-1] else block
+                yield self._turned(block, self.work.rate * t)
+            self.state, self.begin = blocks[-1], begin + len(blocks)
 
-    def states(self, ends: RealArray) -> Iterator[tuple[BlockVector, complex]]:
-        """Yield the states at times, blocks that are read again and their phases.
+    def _turned(self, block: BlockVector, phase: complex) -> BlockVector:
+        """Multiply a block by exp(phase), in place unless it is real; it may become real again."""
+        if block.dtype.kind != "c" and (phase or not self._is_real):
+            block = in_precision(block, np.result_type(block.dtype, np.complex64))
+        if phase:
+            block.scale(cmath.exp(phase))
+        if self._is_real and block.dtype.kind == "c":
+            return BlockVector(block.array.real, copy=True, layout=block.layout)
+        return block
 
-        Several have the same products. Phases are those of the centre of the spectrum from the time 0 on, so
-        that no rounding error of a factor is repeated.
-        """
-        c, X, steps = self._c, self._B, steps_to(ends)
-        again = going_back(ends) & (c.real != 0)
-        steps[again] = ends[again]  # from B: errors would grow on the way back
-        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
-        most = 1 if c.real else min(MOST_TOGETHER, max(1, fitting))
-        while self.begin < len(steps):
-            begin, ahead = self.begin, steps[self.begin : self.begin + most]
-            sizes = np.cumsum(np.abs(c * ahead)) * self.sums.bounds.half_width
-            times = np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist()
-            blocks = self._after(times, X if again[begin] else self.state)
-            for block, t in zip(blocks, ends[begin:], strict=False):
-                yield block, 1j * c.imag * float(t) * self.sums.bounds.centre
-            self.state, self.begin = blocks[-1], begin + len(times)
 
-    def _after(self, times: list[float], X: BlockVector) -> list[BlockVector]:
-        """Compute exp(c t H) X for every time without its phase; for a single one if c has a real part."""
-        if not any(times) or not X.n_cols or not X.n_global:
+class Exponential(Sums):
+    """exp(c t H) of a Hermitian matrix H, without a phase exp(`rate` t), which is that of the centre of H.
+
+    Phases of all times are those from the time 0 on, so that no rounding error of a factor is repeated.
+    """
+
+    def __init__(self, given: Operands, c: complex) -> None:
+        self._c = complex(c * given.factor)
+        self.is_unitary = not self._c.real
+        bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS)
+        super().__init__(given.operator, bounds)
+
+    @property
+    def rate(self) -> complex:
+        """The rate of a phase."""
+        return complex(0, self._c.imag * self.bounds.centre)
+
+    def after(self, times: RealArray, X: BlockVector) -> list[BlockVector]:
+        """Compute states for as many of the times as the same products are best for; at least for one."""
+        if not times.any() or not X.n_cols or not X.n_global:
             return [X.copy() for _ in times]
-        c, unit, ratio = self._c, float(np.finfo(X.dtype).eps) / 2, 1.0
+        c, unit, most = self._c, float(np.finfo(X.dtype).eps) / 2, 1
+        if self.is_unitary:
+            sizes = np.maximum.accumulate(np.abs(c * times)) * self.bounds.half_width
+            fitting = MOST_BYTES // (X.n_global * X.n_cols * X.dtype.itemsize)
+            most = max(1, min(fitting, int(np.count_nonzero(sizes <= TOGETHER))))
+        zs = [c * t for t in times[:most].tolist()]
         blocks: list[BlockVector]
-        blocks, series = self.sums.of(
-            lambda bounds: [exponential(c * t * bounds.half_width, unit / 2) for t in times], X
-        )
-        if c.real:
-            norms, bounds, growth = to_host(X.norms()), self.sums.bounds, c.real * times[0]
-            largest = abs(growth) * bounds.half_width
-            ratios = to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]
-            ratio = float(ratios.min(initial=1.0))
+        blocks, error = self.of(lambda bounds: [exponential(z * bounds.half_width, unit / 2) for z in zs], X)
+        if not self.is_unitary:
+            norms, growth = to_host(X.norms()), zs[0].real
+            largest = abs(growth) * self.bounds.half_width
+            ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min(initial=1.0))
             if not ratio >= LEAST_RATIO and largest > -math.log(LEAST_RATIO) / 2:
-                half = [times[0] / 2]
-                return self._after(half, *self._after(half, X))
-            exponent = growth * bounds.centre + largest
+                return self.after(times[:1] / 2, *self.after(times[:1] / 2, X))
+            exponent = growth * self.bounds.centre + largest
             if exponent > math.log(np.finfo(X.dtype).max):
                 raise OptionError(
                     f"exp(t A) B is up to exp({exponent:.6g}) times B, which overflows; take a shorter time, "
@@ -204,21 +218,9 @@ class Exponential:
             blocks[0].scale(math.exp(exponent))
             if exponent > 0:  # B may be large, too
                 check_finite(blocks[0])
-        degree = max(len(one.coefficients) for one in series) - 1  # rounding errors of one unit per degree
-        self._error += (max(one.tail for one in series) + unit * (1 + degree)) / max(ratio, unit)
-        self._degree = max(self._degree, degree)
+            error /= max(ratio, unit)
+        self.error += error
         return blocks
-
-
-def turned(block: BlockVector, phase: complex, *, is_real: bool = False) -> BlockVector:
-    """Multiply a block by exp(phase), in place unless it is real; of a skew matrix it may be real again."""
-    if block.dtype.kind != "c" and (phase or not is_real):
-        block = in_precision(block, np.result_type(block.dtype, np.complex64))
-    if phase:
-        block.scale(cmath.exp(phase))
-    if is_real and block.dtype.kind == "c":
-        return BlockVector(block.array.real, copy=True, layout=block.layout)
-    return block
 
 
 @together
@@ -236,7 +238,7 @@ def evolve(
     like: Any = None,
     comm: Any = None,
 ) -> Iterator[tuple[float, Any]]:
-    """Iterate over times t and states exp(-i t H) psi0, with one setup for all of them.
+    """Iterate over times t and states exp(-i t H) psi0, with one setup for all; see `expm_multiply`.
 
     Parameters
     ----------
@@ -271,10 +273,6 @@ def evolve(
     BreakdownError
         If H returns NaN or Inf.
 
-    References
-    ----------
-    Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967.
-
     Examples
     --------
     A spin in a magnetic field turns over:
@@ -296,7 +294,7 @@ def evolve(
         raise OptionError("times: holds NaN or Inf, or is no sequence of numbers; give finite ones.")
     given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian("H")
     op, psi = given.operator, given.B
-    run = Exponential(given, wanted, -1j)
+    run = States(given, wanted, -1j)
     file, returned = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm)), 0
     if file is not None:
         problem = {"evolve": blockvec.__version__, "n": op.shape[0], "columns": psi.n_cols}
@@ -305,17 +303,17 @@ def evolve(
         file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
         if (saved := file.load()) is not None:
             run.state = BlockVector(psi.backend.xp.asarray(saved["basis"]), layout=op.layout)
-            (run.begin, returned), run.sums.bounds = saved["where"], SpectralBounds(*saved["bounds"])
-    return _states(given, run, wanted, file, returned, is_shown=progress)
+            (run.begin, returned), run.work.bounds = saved["where"], SpectralBounds(*saved["bounds"])
+    return _yielded(given, run, wanted.tolist(), file, returned, is_shown=progress)
 
 
-def _states(
-    given: Operands, run: Exponential, times: RealArray, file: Any, returned: int, *, is_shown: bool
+def _yielded(
+    given: Operands, run: States, times: list[float], file: Any, returned: int, *, is_shown: bool
 ) -> Iterator[tuple[float, Any]]:
     """Compute the states of all times that have not been returned."""
 
     def snapshot() -> dict[str, Any]:
-        bounds, basis = run.sums.bounds, np.array(to_host(run.state.array))
+        bounds, basis = run.work.bounds, np.array(to_host(run.state.array))
         ends = [*bounds, bounds.is_proven, bounds.why]
         return {"basis": basis, "where": [run.begin, returned], "bounds": ends}
 
@@ -323,11 +321,11 @@ def _states(
     is_shown = is_shown and (layout is None or layout.rank == 0)
     with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
         try:
-            for number, (block, phase) in enumerate(run.states(times), run.begin):
+            for number, block in enumerate(run, run.begin):
                 if number < returned:
                     continue
-                returned, t = number + 1, float(times[number])
-                yield t, given.share(given.rows(turned(block.copy(), phase)))
+                returned, t = number + 1, times[number]
+                yield t, given.share(given.rows(block))
                 show(returned, f"t = {t:.6g}", len(times))
                 if file is not None:
                     file.save(snapshot)

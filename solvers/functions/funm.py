@@ -35,7 +35,7 @@ from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
 from .operands import operands
-from .series import MOST_DEGREE, MOVED, Sums, changes, checked, described, interpolation, missed, points
+from .series import MOST_DEGREE, MOVED, Sums, Work, changes, checked, interpolation, missed, points
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks
@@ -116,68 +116,54 @@ def funm_multiply(
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
     op, X, factor = given.operator, given.B, given.factor.real
     if op.shape[0] == 0 or X.n_cols == 0:
-        result, info = X.copy(), described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, or no rows")
+        result, work = X.copy(), Work("none", "nothing to compute: no columns, or no rows")
     else:
         unit, values_of = float(np.finfo(X.dtype).eps) / 2, checked(f, within, factor)
         low, high = sorted(end / factor for end in within)
-        sums = Sums(op, bounds_of(given._replace(factor=1.0)), (low, high))
+        work = sums = Sums(op, bounds_of(given._replace(factor=1.0)), (low, high))
         found = sums.of(lambda bounds: interpolation(values_of, *bounds, max(tol, unit) / 2), X)
         if found is None:
-            result, info = _by_lanczos(values_of, op, X, tol, sums.bounds)
+            result, work = _by_lanczos(values_of, op, X, tol, sums.bounds)
         else:
-            (result,), (series,) = found
-            degree = len(series.coefficients) - 1
-            info = sums.described(degree, series.tail + unit * (1 + degree))
+            (result,), work.error = found
     results = given.share(given.rows(result))
-    return (results, info) if return_info else results
+    return (results, work.described()) if return_info else results
 
 
 def _by_lanczos(
     f: Callable[..., Any], op: Operator, X: BlockVector, tol: float, bounds: SpectralBounds
-) -> tuple[BlockVector, dict[str, Any]]:
+) -> tuple[BlockVector, Work]:
     """Run the recurrences of all columns until their polynomials are near f, and again for the result."""
     start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
-    run, steps, x = Recurrences(cast(Any, op), start.copy()), FIRST_STEPS, points(*bounds)
-    expected = f(x, is_strict=False)
-    unit = float(np.finfo(X.dtype).eps) / 2
-    least, size = LEAST_TOL * unit, max(map(abs, bounds))
+    run, x = Recurrences(cast(Any, op), start.copy()), points(*bounds)
+    expected, unit, size = f(x, is_strict=False), float(np.finfo(X.dtype).eps) / 2, max(map(abs, bounds))
+    least, error, steps = LEAST_TOL * unit, math.inf, 0
     tol = max(tol, least)
-    while True:
+    while error > tol and steps < MOST_STEPS:
+        steps = min(max(math.ceil(BETWEEN_LOOKS * steps), FIRST_STEPS), MOST_STEPS)
         run.extend(steps)
-        found, largest, columns = np.zeros((steps, len(norms)), expected.dtype), 0.0, list[Any]()
+        found, columns = np.zeros((steps, len(norms)), expected.dtype), list[Any]()
         for k, T in enumerate(run.projected()):
             if norms[k]:  # of others the result is zero
                 theta, S = scipy.linalg.eigh_tridiagonal(*T)
                 columns.append((k, T, theta, values := f(theta), S[[0, -1]]))
                 found[: len(theta), k] = S @ (values * S[0])
-                largest = max(largest, float(np.abs(values).max()))
-        error, is_last = float(np.abs(found[-LAST:]).max()) / (largest or 1.0), steps >= MOST_STEPS
-        if error <= tol or is_last:  # where A maps a space into itself, fewer steps are exact
-            errors = [0.0]
-            for k, T, theta, *_ in columns:
-                if len(T[0]) == steps:
-                    between = (theta[1:] + theta[:-1])[np.diff(theta) > least * size] / 2
-                    each = np.append(expected, f(between, is_strict=False)), np.append(x, between)
-                    errors.append(missed(*each, T, found[:, k], 0.5))
-            error = max(least, UNSURE * max(errors) / (largest or 1.0))
-        if error <= tol or is_last:
-            break
-        steps = min(math.ceil(BETWEEN_LOOKS * steps), MOST_STEPS)
+        largest = max((float(np.abs(values).max()) for *_, values, _ in columns), default=0.0) or 1.0
+        error = float(np.abs(found[-LAST:]).max()) / largest
+        if error > tol and steps < MOST_STEPS:
+            continue
+        error = least
+        for k, T, theta, *_ in columns:
+            if len(T[0]) == steps:  # where A maps a space into itself, fewer steps are exact
+                between = (theta[1:] + theta[:-1])[np.diff(theta) > least * size] / 2
+                each = np.append(expected, f(between, is_strict=False)), np.append(x, between)
+                error = max(error, UNSURE * missed(*each, T, found[:, k], 0.5) / largest)
     betas = run.coefficients()[1]
     for k, T, theta, values, (first, last) in columns:  # f may jump at an eigenvalue
         end = len(T[0])  # where a space has ended, but for a remainder
         rest = MOVED * unit * size + (betas[end - 1, k] * np.abs(last) if end < steps else 0.0)
         for change in changes(f, theta, values, rest, bounds):
-            error = max(error, float(np.linalg.norm(change * first)) / (largest or 1.0))
-    # The same vectors need the same arithmetic: a complex f has two sums of real ones.
-    parts = [found.real, found.imag] if expected.dtype.kind == "c" else [found]
-    totals, again = [start.like() for _ in parts], Recurrences(cast(Any, op), start)
-    length = max((len(T[0]) for _, T, *_ in columns), default=1)
-    for k in range(length):
-        again.extend(k)
-        v = cast(BlockVector, again.vectors)
-        for total, part in zip(totals, parts, strict=True):
-            total.axpby(column_factors(part[k] * norms, v), v, min(k, 1))
+            error = max(error, float(np.linalg.norm(change * first)) / largest)
     if error > tol:
         warnings.warn(
             f"funm_multiply: {steps} steps of Lanczos reach an error of about {error:.1e}, more than "
@@ -185,13 +171,21 @@ def _by_lanczos(
             ConvergenceWarning,
             stacklevel=4,
         )
-    products = run.steps + again.steps
-    plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
-    info = described("lanczos", length, products, products * X.n_cols, error, plan, bounds)
+    plan = f"Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
+    work, length = Work("lanczos", plan, bounds, error), max((len(T[0]) for _, T, *_ in columns), default=1)
+    # The same vectors need the same arithmetic: a complex f has two sums of real ones.
+    parts = [found.real, found.imag] if expected.dtype.kind == "c" else [found]
+    totals, again = [start.like() for _ in parts], Recurrences(cast(Any, op), start)
+    for k in range(length):
+        again.extend(k)
+        v = cast(BlockVector, again.vectors)
+        for total, part in zip(totals, parts, strict=True):
+            total.axpby(column_factors(part[k] * norms, v), v, min(k, 1))
+    work.count(run.steps + again.steps, X.n_cols, length)
     if len(totals) == 1:
-        return totals[0], info
+        return totals[0], work
     real, imaginary = (in_precision(one, np.result_type(one.dtype, np.complex64)) for one in totals)
-    return real.axpy(1j, imaginary), info
+    return real.axpy(1j, imaginary), work
 
 
 def funm_multiply_krylov(
@@ -281,30 +275,28 @@ def funm_multiply_krylov(
         return given.share(given.rows(x))
     cycle = min(counts[0], n)
     cycles = min(counts[1], n // cycle + 1)
-    V, v, total = x.like(cycle, dtype=kind), in_precision(x, kind).scale(1 / norm), None
+    V, v, total = x.like(cycle, dtype=kind), in_precision(x, kind).scale(1 / norm), cast(Any, None)
     H = np.zeros((cycle * cycles + 1, cycle * cycles), kind)
-    for begin in range(0, cycle * cycles, cycle):
-        end = begin
-        while end < begin + cycle:  # Arnoldi steps
-            filled = V[:, : end - begin + 1]
-            filled[:, end - begin :] = v
-            v = op.apply(v)
-            found = orthogonalize(v, filled, max_rank=min(1, n - filled.n_cols))
-            H[begin : end + 1, end], rest = found.S[:, 0], float(np.abs(found.R).sum())
-            end += 1
-            H[end, end - 1] = rest
-            if not rest:  # A maps the space into itself
-                break
+    for end in range(1, cycle * cycles + 1):  # Arnoldi steps
+        begin = (end - 1) // cycle * cycle
+        filled = V[:, : end - begin]
+        filled[:, end - begin - 1 :] = v
+        v = op.apply(v)
+        found = orthogonalize(v, filled, max_rank=min(1, n - filled.n_cols))
+        H[begin:end, end - 1], H[end, end - 1] = found.S[:, 0], float(np.abs(found.R).sum())
+        is_complete = H[end, end - 1] == 0  # A maps the space into itself
+        if end % cycle and not is_complete:
+            continue
         T = H[:end, :end]
         T = (T + T.conj().T) / 2 if STRUCTURES[assume_a] and begin == 0 else T
         part = norm * np.asarray(f(factor * T))[begin:end, :1]
         if not np.isfinite(part).all():
             raise OptionError(f"f: has NaN or Inf for a matrix of shape {T.shape}; check f, t and A.")
-        change = in_precision(V[:, : end - begin], np.result_type(kind, part.dtype.type(0) * kind.type(0)))
+        change = in_precision(filled, np.result_type(kind, part.dtype.type(0) * kind.type(0)))
         update = change.combine(small_matrix(part, change))
         total = update if total is None else total.axpy(1, update)
         added = float(np.linalg.norm(part))
-        if not rest or added <= limit:
+        if is_complete or added <= limit:
             break
     else:
         warnings.warn(
@@ -313,5 +305,4 @@ def funm_multiply_krylov(
             ConvergenceWarning,
             stacklevel=2,
         )
-    assert total is not None
     return given.share(given.rows(total))

@@ -35,13 +35,13 @@ from ..blocks import ColumnBlock, RealArray, in_precision, to_host
 from ..iterations.chebyshev import recorder_for
 from ..sizes import SHORT_ROWS
 from .bounds import EVERYWHERE, OutsideError, SpectralBounds
-from .recurrence import Recurrence, add_multiple
+from .recurrence import Recurrence
 
 MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
-FIRST_DEGREE = 32
 MOVED = 16.0  # u ||A||: errors of eigenvalues by rounding
-LOOKS = 10_000  # degree of the points where a polynomial is compared with its function
+LOOKS = 10_125  # degree of the points of a function, where T_20250 looks like T_0; a product of 3 and 5
+ROUNDING = 64 * float(np.finfo(float).eps)  # error of an interpolation, relative to the largest value
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
@@ -97,26 +97,20 @@ def interpolation(
     f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
 ) -> list[Series] | None:
     """Interpolate a `checked` function; None if no degree has a tail below a limit, or f is not finite."""
-    degree = FIRST_DEGREE
     try:
-        while degree < 4 * most:
-            values = f(points(low, high, degree))
-            scale = np.abs(values).max() or 1.0
-            coefficients = _transformed(values / scale)
-            # The last quarter consists of rounding errors once the function is resolved.
-            noise = np.abs(coefficients[3 * degree // 4 :]).max()
-            if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
-                c, tail = cut(coefficients, limit)
-                if len(c) > most + 1:
-                    return None
-                # A narrow peak would be between the points.
-                difference = f(points(low, high)) / scale - np.polynomial.chebyshev.chebval(points(-1, 1), c)
-                if (np.abs(difference) <= max(limit, 1e-8)).all():
-                    return [Series(c * scale, tail)]
-            degree *= 2
+        values = f(points(low, high))
     except OptionError:
-        pass
-    return None
+        return None
+    scale = np.abs(values).max() or 1.0
+    c = _transformed(values / scale)
+    # The last quarter consists of rounding errors if the function is resolved.
+    is_noise = np.abs(c) <= 2 * np.abs(c[3 * LOOKS // 4 :]).max()
+    kept, tail = cut(np.where(is_noise, 0, c), limit)
+    rest = np.where(np.arange(len(c)) < len(kept), 0, c)
+    error = max(tail, np.abs(scipy.fft.dct(rest, type=1)).max() / 2)
+    if len(kept) > most + 1 or error > max(2 * limit, ROUNDING):
+        return None
+    return [Series(kept * scale, float(error))]
 
 
 def changes(
@@ -187,73 +181,85 @@ def checked(
     return evaluated
 
 
-class Sums:
+class Work:
+    """How functions of a matrix times blocks are computed, what that has taken, and a bound of the error."""
+
+    def __init__(self, method: str, plan: str, bounds: Any = None, error: float | None = 0.0) -> None:
+        self.method, self.plan, self.bounds, self.error = method, plan, bounds, error
+        self.products = self.columns = self.degree = 0
+
+    def count(self, products: int, width: int, degree: int) -> None:
+        """Count products with blocks of a width, by which polynomials have reached a degree."""
+        self.products, self.columns = self.products + products, self.columns + products * width
+        self.degree = max(self.degree, degree)
+
+    def described(self) -> dict[str, Any]:
+        """Describe all of that as a dictionary of a result."""
+        info = {name: getattr(self, name) for name in ("method", "degree", "products", "columns", "bounds")}
+        on = "" if self.bounds is None else f" on {self.bounds!r}"
+        plan = f"{self.plan}, of degree {self.degree} at most{on}: {self.products} products"
+        return info | {"error_bound": self.error, "plan": plan}
+
+
+class Sums(Work):
     """Sums of series of T_k of a Hermitian operator, times blocks, in memory that is used again."""
 
     def __init__(
         self, operator: Operator, bounds: SpectralBounds, domain: tuple[float, float] = EVERYWHERE
     ) -> None:
-        self.operator, self.bounds, self._domain = operator, bounds, domain
-        self.products = self.columns = 0
-        self._prepared: Any = None  # the type and the bounds that all below is for
-        self._doubled: Any = None
-        self._blocks: list[Any] = []
-        self._recorder: Any = None
-        self._repeats: dict[Any, Any] = {}  # groups by first step and coefficients: a recording after a call
+        plan = f"Chebyshev polynomials of a Hermitian matrix of {operator.dtype.name}"
+        super().__init__("chebyshev", plan, bounds)
+        self.operator, self._domain = operator, domain
+        self._prepared: Any = None  # the type and the bounds that memory is for
 
     def of(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
-        """Compute sum_k c_k T_k X of series on bounds that hold, and the series; or return their None."""
-
-        def on(bounds: SpectralBounds) -> Any:
-            series = series_of(bounds)
-            return None if series is None else (self._on(bounds, series, X), series)
-
-        found, self.bounds = self.bounds.holding("A", on, self._domain)
+        """Compute sum_k c_k T_k X of series on bounds that hold, and their error; or return their None."""
+        found, self.bounds = self.bounds.holding(
+            "A", lambda bounds: self._on(bounds, series_of(bounds), X), self._domain
+        )
         return found
 
-    def described(self, degree: int, error: float) -> dict[str, Any]:
-        """Describe sums of polynomials up to a degree."""
-        plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of "
-        plan += f"{self.operator.dtype.name}, on {self.bounds!r}"
-        return described("chebyshev", degree, self.products, self.columns, error, plan, self.bounds)
-
-    def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> list[BlockVector]:
+    def _on(self, bounds: SpectralBounds, series: Sequence[Series] | None, X: BlockVector) -> Any:
+        if series is None:
+            return None
         length, is_real = max(len(one.coefficients) for one in series), self.operator.dtype.kind == "f"
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
+        kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
         # Sums of a real operator have real coefficients.
-        parts: list[Any] = [(k, 1, c.real if is_real else c) for k, c in enumerate(C)]
-        parts += [(k, 1j, c.imag) for k, c in enumerate(C) if is_real and c.imag.any()]
+        C = np.concatenate([C.real, C.imag]) if is_real and np.iscomplexobj(C) else C
         Y = as_real(X) if is_real else X
         dtype = np.result_type(self.operator.dtype, Y.dtype)
         if self._prepared != (dtype, Y.n_cols, bounds):
             half_width = bounds.half_width or max(map(abs, bounds)) or 1.0
             self._doubled = self.operator.affine(2 / half_width, bounds.centre)
-            self._prepared, self._repeats = (dtype, Y.n_cols, bounds), {}
+            self._prepared = dtype, Y.n_cols, bounds
             self._blocks = [by_columns(self.operator, Y).like(dtype=dtype)]
+            # Groups by first step and coefficients: a recording after a call.
+            self._repeats = dict[Any, Any]()
             self._recorder = recorder_for(cast(Any, self.operator), self._blocks[0])
-        while len(self._blocks) < 2 + len(parts):
+        while len(self._blocks) < 2 + len(C):
             self._blocks.append(self._blocks[0].like())
-        first, second, *totals = self._blocks[: 2 + len(parts)]
+        first, second, *totals = self._blocks[: 2 + len(C)]
         first[:, :] = Y
-        for total, (*_, c) in zip(totals, parts, strict=True):
-            total[:, :] = 0
-            add_multiple(total, c[0].item(), first)
+        for total, c in zip(totals, C[:, 0].tolist(), strict=True):
+            total[:, :] = first
+            total.scale(c)
         steps, limits = Recurrence(self._doubled, first, second), GROWTH * to_host(X.norms())
         for begin in range(1, length, GROUP):
-            rows = [c[begin : begin + GROUP].tolist() for *_, c in parts]
+            rows = C[:, begin : begin + GROUP].tolist()
             with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._take(steps, rows, totals)
                 # Norms of each column's parts.
                 grown = to_host(steps.current.norms()).reshape(len(limits), -1)
-            self.products += len(rows[0])
-            self.columns += len(rows[0]) * Y.n_cols
+            self.count(len(rows[0]), Y.n_cols, steps.taken)
             if not (np.linalg.norm(grown, axis=1) <= limits).all():
                 raise OutsideError
-        kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
         results = [X.like(dtype=kind) for _ in series]
-        for (k, factor, _), total in zip(parts, totals, strict=True):
-            results[k].axpby(factor, as_block(total, results[k]), int(factor != 1))
-        return results
+        for place, total in enumerate(totals):
+            is_imaginary, k = divmod(place, len(series))
+            results[k].axpby((1, 1j)[is_imaginary], as_block(total, results[k]), is_imaginary)
+        # Rounding errors have a unit per degree.
+        return results, max(one.tail for one in series) + float(np.finfo(X.dtype).eps) / 2 * length
 
     def _take(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
@@ -271,14 +277,6 @@ class Sums:
                 self._repeats[key] = self._recorder.record(lambda: copy.copy(first).add(rows, totals))
             self._repeats[key]()
         steps.skip(len(rows[0]))
-
-
-def described(
-    method: str, degree: int, products: int, columns: int, error: float | None, plan: str, bounds: Any = None
-) -> dict[str, Any]:
-    """Describe how a function of a matrix times a block was computed."""
-    info = {"method": method, "degree": degree, "products": products, "columns": columns}
-    return info | {"error_bound": error, "bounds": bounds, "plan": f"{plan}: {products} products"}
 
 
 def by_columns(A: Operator, x: BlockVector) -> Any:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..arguments import blas_threads, brought_in_range, scale_by_powers
 from ..blocks import RealArray, in_precision, to_host
 from .operands import Operands, check_finite, random_signs
 from .recurrence import apply_to_sums
-from .series import as_block, as_real, by_columns, described
+from .series import Work, as_block, as_real, by_columns
 
 DEGREE = 54  # largest degree of a polynomial, a multiple of the terms between looks
 LIMIT = 9.9  # norm up to which such a polynomial has a backward error of u in double precision [table 3.1]
@@ -40,17 +39,19 @@ BETWEEN_LOOKS = 3  # terms
 RANDOM_VECTORS = 2  # for the growth of powers
 TRACE_VECTORS = 8
 SURE = 1.5  # standard deviations of their numbers, above which the mean is taken for the trace
-MOST_DIVISIONS = 30
+LEAST_STEP = 2.0**-30  # of z
 MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
 
-class Taylor:
-    """exp(t A) B at several times t for a matrix without structure."""
+class Taylor(Work):
+    """exp(t A) of a matrix without structure."""
+
+    is_unitary, rate = False, 0  # see `Exponential`
 
     def __init__(self, given: Operands, traceA: complex | None) -> None:
+        super().__init__("taylor", "Taylor polynomials of no multiple of a Hermitian matrix", error=None)
         self._given, op, trace = given, given.operator, traceA
-        self.products = self.columns = self.degree = 0
         self._longest = math.inf  # size of z that one polynomial may be enough for
         if trace is not None:
             trace = complex(trace) / given.factor
@@ -61,7 +62,7 @@ class Taylor:
                 warnings.warn(
                     "Trace of LinearOperator not available, it will be estimated. "
                     "Provide `traceA` to ensure performance.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             X = random_signs(op, TRACE_VECTORS, 0)
             found = to_host(X.column_dot(op.apply(X))).astype(complex)
@@ -72,48 +73,35 @@ class Taylor:
         # Of m products for each of them, m = 1, 2, ..., at most: a bound, or what was measured.
         self._norm, self._growth = _bound(given.entries, self._shift), np.full(1, np.inf)
 
-    def described(self) -> dict[str, Any]:
-        """Describe what has been computed."""
-        plan = f"Taylor polynomials of degree {self.degree} at most, A is no multiple of a Hermitian matrix"
-        return described("taylor", self.degree, self.products, self.columns, None, plan)
-
-    def states(self, times: RealArray) -> Iterator[tuple[BlockVector, complex]]:
-        """Yield exp(t A) B for times, each with the phase 0."""
-        X, steps = self._given.B, np.diff(times, prepend=0.0)
-        for t, step, is_back in zip(times.tolist(), steps.tolist(), going_back(times), strict=True):
-            z, start = (t, self._given.B) if is_back else (step, X)
-            X = self._after(_real(z * self._given.factor), start)
-            yield X, 0j
-
-    def _after(self, z: Any, X: BlockVector) -> BlockVector:
-        """Compute exp(z A) X, in steps."""
-        op, is_complex = self._given.operator, np.iscomplexobj(z) or np.iscomplexobj(self._shift)
+    def after(self, times: RealArray, X: BlockVector) -> list[BlockVector]:
+        """Compute exp(t A) X for the first time, in steps."""
+        op, z = self._given.operator, _real(complex(times[0] * self._given.factor))
+        is_complex = np.iscomplexobj(z) or np.iscomplexobj(self._shift)
         whole = in_precision(X, np.result_type(X.dtype, op.dtype, *[np.complex64] * is_complex))
         if z == 0 or not X.n_cols:
-            return whole
+            return [whole]
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
-        rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
-        rates = self._rates(abs(z), whole)
+        rest, exponents, rates = z, np.zeros(F.n_cols, int), self._rates(abs(z), whole)
         self._longest = min(self._longest, LIMIT / max(float(rates[-1]), 1e-300))
         with np.errstate(all="ignore"), blas_threads(op):
-            while rest and divisions <= MOST_DIVISIONS:
+            while rest:
                 steps = max(1, math.ceil(abs(rest) / self._longest))
                 exponents += brought_in_range("exp(t A) B", F)
                 found = self._step(rest / steps, F, rates)
-                if found is None:
-                    divisions, self._longest = divisions + 1, abs(rest) / steps / 2
+                if found is not None:
+                    F = found.scale(np.exp(rest / steps * self._shift).item())
+                    rest = rest * ((steps - 1) / steps)
                     continue
-                F = found.scale(np.exp(rest / steps * self._shift).item())
-                rest = rest * ((steps - 1) / steps)
-            if rest:
-                raise BreakdownError(
-                    "exp(t A) B: the series does not converge; check that A returns finite numbers."
-                )
+                self._longest = abs(rest) / steps / 2
+                if self._longest < LEAST_STEP * abs(z):
+                    raise BreakdownError(
+                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
+                    )
             scale_by_powers(F, exponents)
         result: BlockVector = as_block(F, whole)
         check_finite(result)
-        return result
+        return [result]
 
     def _rates(self, size: float, X: BlockVector) -> RealArray:
         """Bound the factor of each of m products by which they lengthen blocks like X, or estimate it."""
@@ -136,7 +124,8 @@ class Taylor:
 
     def _step(self, z: complex, B: Any, rates: RealArray) -> Any:
         """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
-        A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), _real(1.0 + 0 * z)
+        A, F, term, following = self._shifted, B.copy(), B.copy(), B.like()
+        coefficient: complex = 1.0
         numbers = np.finfo(B.dtype)
         unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
         largest = start = to_host(B.norms())
@@ -144,12 +133,12 @@ class Taylor:
             coefficient = coefficient * (z / j)
             apply_to_sums(A, term, following, [(coefficient, F)])
             term, following = following, term
-            self.products, self.columns = self.products + 1, self.columns + B.shape[1]
             if j % BETWEEN_LOOKS:
                 continue
+            self.count(BETWEEN_LOOKS, B.shape[1], j)
             norms = to_host(term.norms())
             last = abs(coefficient) * norms
-            largest, self.degree = np.maximum(largest, last), max(self.degree, j)
+            largest = np.maximum(largest, last)
             if not np.isfinite(last).all():
                 break
             if (last <= NEARLY * unit * largest).all():
@@ -162,12 +151,6 @@ class Taylor:
                 term.scale(1 / size)
                 coefficient = coefficient * size
         return None
-
-
-def going_back(times: RealArray) -> Any:
-    """Check which times are closer to zero than the ones before, or beyond zero."""
-    last = np.append(0.0, times[:-1])[: len(times)]
-    return (np.abs(times) < np.abs(last)) | (times * last < 0)
 
 
 def _further(sizes: RealArray, j: int) -> float:
@@ -190,4 +173,4 @@ def _bound(entries: Any, shift: complex) -> float:
 
 def _real(z: complex) -> Any:
     """Return a number without an imaginary part of zero."""
-    return z.real if np.imag(z) == 0 else z
+    return z if z.imag else z.real

@@ -26,7 +26,7 @@ from blockvec import (
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import ConvergenceWarning
 from solvers.functions.bounds import SpectralBounds
-from solvers.functions.expm import Exponential
+from solvers.functions.expm import States
 from solvers.functions.operands import operands
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import DTYPES, host, on
@@ -237,16 +237,15 @@ def test_bounds_that_are_too_narrow_become_wider() -> None:
     values = rng.uniform(-1, 1, 300)
     H, X = as_operator(sp.diags_array(values, format="csr")), BlockVector(rng.standard_normal((300, 2)))
     guess = SpectralBounds(-0.3, 0.4, False, "a guess")
-    run = Exponential(operands(H, X), np.ones(1), -30j)
-    run.sums.bounds = guess
-    ((found, phase),) = run.states(np.ones(1))
-    found.scale(np.exp(phase))
+    run = States(operands(H, X), np.ones(1), -30j)
+    run.work.bounds = guess
+    (found,) = run
     assert_near(found, np.exp(-30j * values)[:, None] * X.array, 1e-13)
-    assert run.sums.bounds[0] < -1 < 1 < run.sums.bounds[1]
-    run = Exponential(operands(np.triu(np.ones((40, 40))), np.ones(40)), np.ones(1), -30j)
-    run.sums.bounds = guess
+    assert run.work.bounds[0] < -1 < 1 < run.work.bounds[1]
+    run = States(operands(np.triu(np.ones((40, 40))), np.ones(40)), np.ones(1), -30j)
+    run.work.bounds = guess
     with pytest.raises(BreakdownError, match="check that A is Hermitian"):
-        list(run.states(np.ones(1)))
+        list(run)
 
 
 def test_linear_operators_without_an_adjoint_are_enough() -> None:
@@ -410,7 +409,7 @@ def test_errors_are_within_bounds_though_no_ritz_value_may_see_a_kink() -> None:
         assert info["error_bound"] <= 1e-10
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator, aslinearoperator])
 def test_imaginary_matrices_may_be_hermitian(form: Any) -> None:
     H = np.array([[0, -1j], [1j, 0]])
     psi0 = np.array([1.0, 0.0])
