@@ -258,6 +258,14 @@ class FilteredRestart(ThickRestart):
             self._judge(self.filter, now, worst)
         return ""
 
+    @property
+    def _is_beyond(self) -> bool:
+        """Whether the filter amplifies values beyond its far end, which would be taken for wanted ones."""
+        return self.filter is not None and self.least < self.filter.low and self.which != "LM"
+
+    def _settled(self) -> bool:
+        return not self._is_beyond and super()._settled()
+
     def _without_outliers(self, now: IterationState) -> str:
         """End, if values far out are computed and there is a filter for the others; return the reason.
 
@@ -291,9 +299,8 @@ class FilteredRestart(ThickRestart):
         self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
         self.best = min(self.best, worst)
         first, last = ranking_key(self.theta, self.which)[[0, self.problem.k - 1]].tolist()
-        is_beyond = self.least < filter.low and self.which != "LM"  # whose values would be taken for wanted
         stalled = self.stalled >= STALLED
-        if is_beyond or (stalled and last <= filter.edge):
+        if self._is_beyond or (stalled and last <= filter.edge):
             self._retire()
         elif self.is_mixed and self.promised <= 1 < worst:
             self._refine(filter, worst)
