@@ -54,7 +54,6 @@ class Filter:
     low: float  # lower end of the damped interval; the edge is the upper one
     edge: float
     degree: int  # even
-    spread: float  # amplification of the first wanted value relative to the last
     which: Which
 
     def scaled(self, factor: float) -> Filter:
@@ -130,7 +129,7 @@ def design_filter(
     degree -= degree % 2
     if degree < least:
         return None
-    return Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which)
+    return Filter(low, edge, degree, which)
 
 
 def separating_degree(values: tuple[float, float, float, float], which: Which, norm: float) -> float:

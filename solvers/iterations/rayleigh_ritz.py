@@ -186,7 +186,8 @@ def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> tuple[NDArray
 
     For a basis V that is orthonormal up to an error E only, A V = V T + ... has (I + E) T Hermitian, not T.
     With the eigenvectors of T there is no error of the order of E in A (V y) = theta (V y) + ..., and V Y is
-    orthonormal up to E^2.
+    orthonormal up to E^2. Without it 20 pairs of a cubic torus took three times as many columns, or did not
+    converge, while others took as long.
     """
     K = (T - T.conj().T) / 2
     if not K.any():

@@ -86,7 +86,10 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
 
 
 def _without(form: StandardForm, Y: Block) -> Operator:
-    """Project vectors out of an operator that are orthonormal in its inner product: other pairs stay."""
+    """Project vectors out of an operator that are orthonormal in its inner product: other pairs stay.
+
+    Locked columns would have the digits of others hidden in a dense matrix of the operator, and in its norm.
+    """
     metric = getattr(form.blocks, "inner", None)
     operator, image = cast(Any, form.operator), applied(metric, Y)
 

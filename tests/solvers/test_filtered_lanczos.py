@@ -64,7 +64,7 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     values = np.array([wanted, 0.4, -0.2, 1.0, -1.0])
     low = -1.0
     operator = ChebyshevOperator(
-        as_operator(sp.diags_array(values, format="csr")), Filter(low, 1.0, degree, 1.0, which), None
+        as_operator(sp.diags_array(values, format="csr")), Filter(low, 1.0, degree, which), None
     )
     X = BlockVector(np.eye(5))
     result = operator.apply(X, X.like()).array
@@ -89,7 +89,6 @@ def test_the_first_value_is_never_amplified_beyond_the_spread(
     if made is not None:
         ratio = made.growth(values[0]) - made.growth(values[1])
         assert ratio <= np.log(spread) * (1 + 1e-9)
-        assert np.isclose(np.log(made.spread), ratio, atol=1e-9)
         assert made.growth(values[0]) <= np.log(chebyshev.MAX_GROWTH) * (1 + 1e-9)
         assert made.degree % 2 == 0
 
