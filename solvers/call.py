@@ -20,7 +20,7 @@ from blockvec.system.scalars import plain
 
 from . import arguments
 from .blocks import column_factors, to_host
-from .costs import dense_is_faster, fits_dense, is_full
+from .costs import dense_is_faster, fits_dense, is_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
@@ -60,6 +60,7 @@ class Call:
     penalties: Penalties | None = None
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
     single: Any = None  # the type of a matrix in single precision that is solved for in double precision
+    narrow: Operator | None = None  # the same function in single precision, whose range limits the scale
     transforms: bool  # to another form, by a factorisation or operators in its place
     unfactored: bool  # whether sigma is a target of iterations without a factorisation
     problem: Problem
@@ -166,7 +167,12 @@ class Call:
             is_end = not is_shifted and self.has_none("M", "interval", "preconditioner", "jd_options")
             arguments.check_precision(op, options["method"], is_plain=is_end)
         if self._takes_double(op):
-            self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
+            self.single, wide = op.dtype, DOUBLE[op.dtype.char]
+            if arguments.is_explicit(self.A):
+                self.A = self.A.astype(wide)
+            else:
+                self.narrow, self.A = op, _widened(op, wide)
+                self.spacings = float(np.finfo(op.dtype).eps), self.spacings[1]
             op = self.op = as_operator(self.A, device=self.device)
         self.problem = self._problem(op)
         self.plan = plan_of(self)
@@ -226,22 +232,25 @@ class Call:
         )
 
     def _takes_double(self, op: Operator) -> bool:
-        """Check whether a matrix in single precision is solved for in double precision.
+        """Check whether a matrix or function in single precision is solved for in double precision.
 
         Steps of short columns take fewer calls there, and then a third of the time. In the other cases
         matrices are factorised. Where eigenvalues are counted, many shifts would be too near one of them for
         factors in single precision, and a shift that is an eigenvalue would be moved past others.
         """
-        if op.dtype.char not in DOUBLE or op.layout is not None or not arguments.is_explicit(self.A):
+        if op.dtype.char not in DOUBLE or op.layout is not None:
             return False
         is_shifted, mass = self.sigma is not None, self.M if self.penalties is None else None
         is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
         if not is_free or self.options["method"] not in ("auto", "lanczos"):
             return False
+        is_matrix = arguments.is_explicit(self.A)
+        if not is_matrix and (hasattr(op, "nnz") or is_dense(op)):
+            return False
         if self.interval is not None or self.penalties is not None:
-            return True
+            return is_matrix
         if self.transforms and is_shifted and self.mode == "normal":
-            return True
+            return is_matrix
         is_end = not self.transforms and (not is_shifted or self.predicted_s is not None)
         return is_end and op.device == "cpu" and op.shape[0] <= SHORT_ROWS
 
@@ -269,7 +278,7 @@ class Call:
             far = arguments.farthest(*interval)
         accuracy = self.problem.tolerance.tol, options["convergence"] == "absolute"
         given = far, self.mode, self.problem.norm, is_checked, self.spacings, accuracy
-        scaling = measured(op, self.A, self.M, *given)
+        scaling = measured(op if self.narrow is None else self.narrow, self.A, self.M, *given)
         with scaling.noted():
             scaled = scaling.operands(op, self.A, self.M, self.OPinv, self.device, is_checked)
         op, self.A, self.M, self.OPinv = scaled
@@ -393,6 +402,17 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
             raise OptionError(f"interval: {text}.")
         warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
     return None, [request]
+
+
+def _widened(op: Operator, dtype: Any) -> Operator:
+    """Make an operator of double precision from the products of one in single precision."""
+
+    def product(X: Any) -> Any:
+        Y = np.empty(X.shape, op.dtype, order="F")
+        op.apply_columns(X.astype(op.dtype, order="F"), Y)
+        return Y.astype(dtype)
+
+    return as_operator(product, shape=op.shape, dtype=dtype, order="A")
 
 
 def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> EigenResult:
