@@ -20,7 +20,7 @@ from blockvec.system.scalars import plain
 
 from . import arguments
 from .blocks import column_factors, to_host
-from .costs import dense_is_faster, fits_dense, is_dense, is_full
+from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
@@ -245,7 +245,7 @@ class Call:
         if not is_free or self.options["method"] not in ("auto", "lanczos"):
             return False
         is_matrix = arguments.is_explicit(self.A)
-        if not is_matrix and (hasattr(op, "nnz") or is_dense(op)):
+        if not is_matrix and (hasattr(op, "nnz") or getattr(op, "matrix", None) is not None):
             return False
         if self.interval is not None or self.penalties is not None:
             return is_matrix

@@ -16,7 +16,7 @@ from blockvec.kernels.source import Kernel
 from blockvec.operations.elementwise import NORMAL
 from blockvec.operators.sparse import DIFFER, _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
-from solvers.linear import steps
+from solvers.linear import minres
 from solvers.transform.inner_product import LENGTHS
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.pretended_cupy import Array
@@ -31,9 +31,9 @@ FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each t
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
     "divided": (_divided(2.0**-1022), 1),
-    "kept": (steps.KEPT, 3),
-    "opening": (steps.OPENING, 10),
-    "closing": (steps.closing(UNIT, 10 * UNIT), 12),
+    "kept": (minres.KEPT, 3),
+    "opening": (minres.OPENING, 10),
+    "closing": (minres.closing(UNIT, 10 * UNIT), 12),
 }
 MASKS = {"kept": (0, 1), "opening": (9,), "closing": (11,)}  # rows that are masks, by function
 
