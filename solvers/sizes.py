@@ -186,7 +186,7 @@ def _basis_size(problem: Problem, b: int) -> int:
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
-        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 2))
+        return max(ncv, min(WINDOW_BASIS, LARGE_BASIS // (problem.n * op.dtype.itemsize), problem.n // 8))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
