@@ -172,7 +172,7 @@ def _around_a_shift(task: Call, form: StandardForm) -> EigenResult:
                 return result
             text = f"{result.info['verification']}, but values may be nearer to sigma than to the moved shift"
             return replace(result.with_info(verification=text), verification=Verification.UNDECIDED)
-        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most), start=None)
+        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most), start=None, ncv=None)
         result = one_after_other(result, solve_for(form, more), "LM", form.map)
         extra *= 2
 

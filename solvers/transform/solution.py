@@ -296,7 +296,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
 def _refined(
     form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
 ) -> EigenResult:
-    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA"))
+    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", ncv=None))
     is_swapped = form.inner is form.A
     A, M = (form.M, form.A) if is_swapped else (form.A, form.M)
     values, X = refined_pairs(A, M, form.vectors(whole.eigenvectors))
