@@ -286,6 +286,10 @@ class Iteration(Run):
 
     def _verified(self, found: Found) -> bool:
         target = self.problem.target
+        if target is not None and found.last >= 0 and found.theta[-1] > self.limits(np.array(target)) ** 2:
+            self.verification, self.missing = Verification.UNDECIDED, 0
+            self.verification_text = "undecided: rounding errors of (A - sigma I)^2 hide values this near"
+            return True
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         budget, width = self._search_budget(), self.search_width

@@ -28,7 +28,7 @@ from .base import MIN_SEARCH, Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
-from .rayleigh_ritz import Tolerance, ranking_key
+from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import Found
 
@@ -272,10 +272,11 @@ class JacobiDavidson(Iteration):
         """Describe the pairs of a state, around a target as those of the folded operator."""
         theta, limits, which = self.state.eigenvalues, self.state.limits, self.which
         if self.target is not None:
-            theta, which = (theta - self.target) ** 2, "SA"
-            # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
-            stretch = self.operator_norm() + abs(self.target) + np.sqrt(theta)
-            limits = limits * stretch
+            distances, which = np.abs(theta - self.target), "SA"
+            theta = distances**2
+            # Another value must be nearer by the limits of A, or by more than rounding errors of the square.
+            rounding = FLOOR * self.problem.tolerance.unit * (self.operator_norm() + abs(self.target)) ** 2
+            limits = np.maximum(limits * (2 * distances + limits), rounding)
         # At two ends a copy may converge after less wanted values of the other sign. Around a target no
         # copies converge together: a single one may have others.
         copies = 1 if self.target is not None else 0 if which == "LM" else self.options.block_size
