@@ -34,7 +34,7 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .operands import operands
+from .operands import check_finite, operands
 from .series import MOST_DEGREE, MOVED, Sums, Work, changes, checked, interpolation, missed, points
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
@@ -92,7 +92,8 @@ def funm_multiply(
     Raises
     ------
     OptionError, ShapeError, DTypeError, DeviceError
-        For invalid arguments, a matrix that is not Hermitian, and an f that is not finite on the spectrum.
+        For invalid arguments, a matrix that is not Hermitian, an f that is not finite on the spectrum, and
+        results that overflow.
     BreakdownError
         If A returns NaN or Inf.
 
@@ -126,6 +127,7 @@ def funm_multiply(
             result, work = _by_lanczos(values_of, op, X, tol, sums.bounds)
         else:
             (result,), work.error = found
+        check_finite(result)
     results = given.share(given.rows(result))
     return (results, work.described()) if return_info else results
 

@@ -28,7 +28,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, ends_of, integer, is_explicit, on_host, real
 from ..blocks import empty_block, project_out, round_up, to_host
-from ..costs import fits_dense, recurrence_s
+from ..costs import dense_s, fits_dense, recurrence_s
 from ..iterations.spectrum import recurrences
 from ..orthogonalization import orthogonalize
 from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
@@ -54,6 +54,11 @@ CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread 
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
 SAMPLES = 4  # blocks of random vectors that an estimate takes, as a rule
 PASSES = 3  # times the bytes of a product that a Lanczos step moves
+TRIDIAGONAL_S = 1.5e-7  # s per vector and squared step, of eigenvalues; two cores, 100 to 800 steps
+
+
+class DenseIsFasterError(Exception):
+    """A sample needs so many steps or vectors that all eigenvalues take less time."""
 
 
 @frozen
@@ -193,6 +198,7 @@ class Sampler:
         self._op, self._f, self._rng = op, f, generator_for(op, rng)
         self._n, self._is_whole, self._unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
         self._steps, self._products, self._drawn = STEPS, 0, 0
+        self._may_be_dense = False  # where that is faster
         self._x, self._values = np.zeros(0), np.zeros(0)  # points where f is compared with polynomials
 
     def estimate(self, method: str) -> TraceEstimate:
@@ -203,13 +209,20 @@ class Sampler:
         if method == "dense" or (method == "auto" and is_short and self._given is None):
             if not self._is_whole:
                 raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-            return self._from_eigenvalues()
-        with blas_threads(self._op):
-            found = self._from_samples(method)
+            found = self._from_eigenvalues()
+        else:
+            is_free = method == "auto" and self._given is None
+            self._may_be_dense = is_free and self._is_whole and self._n <= MOST_DENSE_ROWS
+            try:
+                with blas_threads(self._op):
+                    found = self._from_samples(method)
+            except DenseIsFasterError:
+                found = self._from_eigenvalues()
         if self._given is None and found.error > (limit := self._limit(found.value)):
+            exact = "" if found.method == "dense" else " or method='dense',"
             warnings.warn(
                 f"trace: the error is {found.error:.2g}, more than {limit:.2g}, {found.why}; give a larger "
-                "tol, atol= for a value near zero, or method='dense'.",
+                f"tol,{exact} or atol= for a value near zero.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -246,8 +259,8 @@ class Sampler:
             sample = Forms.joined([sample, self._sampled(self._given - size)])
             value, error, needed = self._combined(sample)
         while True:
-            if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._is_whole:
-                return self._from_eigenvalues()
+            if self._may_be_dense and needed > self._n:
+                raise DenseIsFasterError
             taken = len(sample.values)
             more = min(needed, MOST_VECTORS) - taken
             # A first sample that seems to be enough may only have a small variance by chance.
@@ -332,10 +345,17 @@ class Sampler:
             limit = self._limit(found.values.sum() / count)
             if self._given is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
-            if found.doubts.sum() / count <= RESOLVED * limit or self._steps == MOST_STEPS:
+            is_last = self._steps == MOST_STEPS
+            is_resolved = found.doubts.sum() / count <= RESOLVED * limit
+            steps = min(2 * self._steps, MOST_STEPS)
+            sample_s = steps * (PASSES * recurrence_s(self._op, X.n_cols) + TRIDIAGONAL_S * X.n_cols * steps)
+            is_slower = self._may_be_dense and (is_last or sample_s > dense_s("cpu", self._n))
+            if is_resolved or is_last or is_slower:
                 self._products += run.steps * X.n_cols
+                if is_slower and not is_resolved:
+                    raise DenseIsFasterError
                 return found
-            self._steps = min(2 * self._steps, MOST_STEPS)
+            self._steps = steps
 
     def _missed(self, theta: Any, T: Any, c: Any) -> float:
         """Bound what one eigenvalue that is not seen adds to a quadrature, also beyond the last nodes."""

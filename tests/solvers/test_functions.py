@@ -203,6 +203,7 @@ def test_trivial_problems_are_answered(A: Any, B: Any, expected: Any) -> None:
         (OptionError, "overflows", lambda: expm_multiply(*LARGE)),
         (OptionError, "overflows", lambda: expm_multiply(35 * LARGE[0], 1e-250 * LARGE[1])),
         (OptionError, "overflows", lambda: funm_multiply(np.exp, *LARGE)),
+        (OptionError, "overflows", lambda: funm_multiply(lambda x: 1e308 * np.cos(x), D, 100 * ONES)),
         (OptionError, "overflows", lambda: funm_multiply_krylov(scipy.linalg.expm, *LARGE)),
         (BreakdownError, "NaN or Inf", lambda: funm_multiply_krylov(scipy.linalg.expm, D * np.nan, ONES)),
         (OptionError, "f: has NaN", lambda: funm_multiply_krylov(lambda T: T * np.nan, D, ONES)),

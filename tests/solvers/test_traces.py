@@ -117,6 +117,8 @@ def test_what_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("solvers.functions.traces.MOST_DENSE_ROWS", 32)
     with pytest.warns(ConvergenceWarning, match="the error is .*, more than"):
         trace(np.sqrt, models.model("laplace2d:n=25"), 1e-6, rng=0)
+    with pytest.warns(ConvergenceWarning, match="from all 2 eigenvalues; give a larger tol, or"):
+        trace(np.sign, np.diag([0.0, 1.0]))
 
 
 def test_a_tolerance_that_takes_a_vector_per_row_takes_all_eigenvalues() -> None:
@@ -125,6 +127,9 @@ def test_a_tolerance_that_takes_a_vector_per_row_takes_all_eigenvalues() -> None
     expected = np.exp(-3 * np.linalg.eigvalsh(models.model("xxz:sites=12,up=6").toarray())).sum()
     assert estimate.method == "dense"
     assert abs(estimate.value / expected - 1) <= 1e-5
+    step = trace(lambda x: 1.0 * (x > 0.74), models.model("laplace1d:n=565"), rng=0)
+    assert step.method == "dense"
+    assert step.products < 4000  # Lanczos steps that do not resolve a jump are given up
 
 
 @pytest.mark.parametrize(
