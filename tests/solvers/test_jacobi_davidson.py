@@ -57,6 +57,18 @@ def test_all_copies_of_an_interior_value_are_found() -> None:
         assert max(count for _, count in result.multiplicities) == 7
 
 
+@pytest.mark.filterwarnings("ignore::solvers.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(3, 9))
+def test_a_loose_tolerance_misses_no_copy_in_silence(seed: int) -> None:
+    values = np.repeat(np.random.default_rng(seed).standard_normal(40), 2)
+    sigma = float(np.sort(values)[40] + 1e-3)
+    options: dict[str, Any] = {"sigma": sigma, "method": "jd", "block_size": 1, "tol": 1e-2, "rng": seed}
+    options["preconditioner"] = lambda X: X / (values - sigma)[:, None]
+    result = solve(sp.diags_array(values).tocsr(), 2, on_unconverged="return", **options)
+    error = np.sort(np.abs(result.eigenvalues - sigma)) - np.sort(np.abs(values - sigma))[:2]
+    assert result.verification.name == "UNDECIDED" or np.abs(error).max() <= 2 * result.limits.max()
+
+
 @pytest.mark.parametrize("padding", [1, 8])
 @pytest.mark.parametrize("tau", [None, 0.3])
 def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> None:
