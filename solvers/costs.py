@@ -22,10 +22,6 @@ INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
-# Passes over vectors: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows on an H100. On two
-# cores 2.5 and 6 were, with which 60 easy and 12 harder problems took .98 to 1.03 of the time.
-VECTOR_PASSES = 3.5  # of a product
-BASIS_PASSES = 4  # of a step over the basis: twice for projections, twice again
 BLOCK_PASSES = 4  # of a step over its new block, per one over the basis
 STEP_S = 5e-4  # s: a step of an iteration beside what it moves; H100, and 4e-4 on two cores of a server
 EXCHANGE_S = 1e-4  # s: least time of an exchange of rows; two H200 of a host, from Python 95 to 330 us
@@ -50,6 +46,8 @@ class Rates:
     call_s: float  # least time of a product with a block
     column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
     byte_s: float  # per byte that a product moves
+    vector_passes: float  # reads and writes of a block per product
+    basis_passes: float  # the same of the basis per step: twice for projections, twice again
     queued_s: float  # of one of several steps that one call queues, in the place of STEP_S
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
@@ -60,6 +58,8 @@ HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
     column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
+    vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
+    basis_passes=6,  # the same: four, at two thirds of the throughput of products
     queued_s=0,  # there is no queue
     dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
@@ -75,6 +75,8 @@ GPU = Rates(
     call_s=2e-5,  # H100, few rows
     column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
+    vector_passes=3.5,  # H100: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows
+    basis_passes=4,  # the same
     queued_s=6e-5,  # H100, few rows
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
@@ -148,7 +150,8 @@ def product_bytes(operator: Operator, columns: int) -> float:
     """Count the bytes that a product with a block moves; a function moves the block only."""
     n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
     dense = 0 if getattr(operator, "matrix", None) is None else n * n * size
-    return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + VECTOR_PASSES * n * columns * size
+    vectors = rates(operator.device).vector_passes * n * columns * size
+    return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors
 
 
 def product_s(operator: Operator, columns: int) -> float:
@@ -163,8 +166,9 @@ def recurrence_s(operator: Operator, columns: int) -> float:
 
 def step_s(device: str, n: int, itemsize: int, columns: int, basis: float) -> float:
     """Predict the seconds of a step beside its products: a block is orthogonalised against a basis."""
-    vectors = BASIS_PASSES * (basis + BLOCK_PASSES * columns)
-    return STEP_S + rates(device).byte_s * n * itemsize * vectors
+    rate = rates(device)
+    vectors = rate.basis_passes * (basis + BLOCK_PASSES * columns)
+    return STEP_S + rate.byte_s * n * itemsize * vectors
 
 
 def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
@@ -177,7 +181,7 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
         return rate.column_s + product_s(op, 1)
     size, basis = op.dtype.itemsize, options.ncv
     if rate.queued_s and options.method != "jd":
-        vectors = basis + BASIS_PASSES * BLOCK_PASSES * columns
+        vectors = basis + rate.basis_passes * BLOCK_PASSES * columns
         own_s = rate.queued_s + rate.byte_s * problem.n * size * vectors
     else:
         own_s = step_s(op.device, problem.n, size, columns, basis)
