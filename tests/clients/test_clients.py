@@ -44,6 +44,10 @@ DEVIATIONS = {
     ),
     "test_singular_values_expected[42-randomized]": "asks for vectors v of a wide matrix, unconverged, "
     "whose A v are orthogonal to 1e-14; of ours the A^H u are",
+    **dict.fromkeys(
+        (f"test_randomized_svd_{kind}" for kind in ("infinite_rank", "low_rank_with_noise")),
+        "asks for large errors without power iterations; block Krylov spaces have a sixth of them",
+    ),
 }
 
 RECIPES = re.findall(r"^## [^\n]*?\(`(\w+)`\)\n(.*?)(?=^## |\Z)", PAGES, re.MULTILINE | re.DOTALL)
