@@ -20,7 +20,7 @@ from blockvec.system.scalars import plain
 
 from . import arguments
 from .blocks import column_factors, to_host
-from .costs import dense_is_faster, fits_dense, is_full
+from .costs import dense_is_faster, fits_dense, is_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
@@ -87,7 +87,7 @@ class Call:
         self.caller = caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if caller is not None and is_function(A):
             self.device, self.dtype = self.device or caller.device, self.dtype or caller.dtype
-        self.spacings = arguments.spacing(A), arguments.spacing(M)  # of the types that they are given in
+        self.spacings = arguments.spacing(A), arguments.spacing(M)  # spacings of numbers as given
         others = itemgetter("OPinv", "preconditioner", "v0", "orthogonal_to")(options)
         A, self.M, self.OPinv, self.preconditioner, *blocks = arguments.natively(caller, A, M, *others)
         self.start, self.locked = blocks
@@ -245,7 +245,7 @@ class Call:
         if not is_free or self.options["method"] not in ("auto", "lanczos"):
             return False
         is_matrix = arguments.is_explicit(self.A)
-        if not is_matrix and (hasattr(op, "nnz") or getattr(op, "matrix", None) is not None):
+        if not is_matrix and (hasattr(op, "nnz") or is_dense(op)):
             return False
         if self.interval is not None or self.penalties is not None:
             return is_matrix

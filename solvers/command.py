@@ -58,7 +58,9 @@ class Command(NamedTuple):
         """Create the parser of the command line."""
         how: dict[str, Any] = {"description": self.description, "epilog": self.epilog}
         root = Parser(prog=self.name, formatter_class=argparse.RawDescriptionHelpFormatter, **how)
-        root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
+        root._negative_number_matcher = re.compile(
+            r"-\.?\d|-inf"
+        )  # argparse takes -1e-3 and -inf for options
         root.add_argument(
             "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
         )

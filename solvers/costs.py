@@ -22,7 +22,7 @@ INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
-BLOCK_PASSES = 4  # of a step over its new block, per one over the basis
+BLOCK_PASSES = 4  # passes of a step over its new block, per pass over the basis
 STEP_S = 5e-4  # s: a step of an iteration beside what it moves; H100, and 4e-4 on two cores of a server
 EXCHANGE_S = 1e-4  # s: least time of an exchange of rows; two H200 of a host, from Python 95 to 330 us
 RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 16 for two H200, at 250 GB/s
@@ -32,7 +32,7 @@ RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 1
 class FactorRates:
     """Seconds of a library of sparse factors."""
 
-    least_s: float  # of a whole solve by shift-invert, which does not depend on the matrix
+    least_s: float  # least time of a whole solve by shift-invert, the same for all matrices
     row_s: float  # per row, of the analysis
     symbolic_s: float  # per entry of the factors, of the analysis
     flop_s: float  # per operation
@@ -48,7 +48,7 @@ class Rates:
     byte_s: float  # per byte that a product moves
     vector_passes: float  # reads and writes of a block per product
     basis_passes: float  # the same of the basis per step: twice for projections, twice again
-    queued_s: float  # of one of several steps that one call queues, in the place of STEP_S
+    queued_s: float  # least time of a step that a call queues with others, in the place of STEP_S
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
     factors: Mapping[str, FactorRates]  # by library
@@ -138,6 +138,11 @@ def fits_dense(operator: Operator) -> bool:
     return operator.shape[0] <= FEW_ROWS
 
 
+def is_dense(operator: Operator) -> bool:
+    """Check whether an operator multiplies by a dense matrix."""
+    return getattr(operator, "matrix", None) is not None
+
+
 def is_full(operator: Operator) -> bool:
     """Check whether an operator of the host multiplies by a dense matrix whose factors have few zeros."""
     matrix = getattr(operator, "matrix", None)
@@ -149,7 +154,7 @@ def is_full(operator: Operator) -> bool:
 def product_bytes(operator: Operator, columns: int) -> float:
     """Count the bytes that a product with a block moves; a function moves the block only."""
     n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
-    dense = 0 if getattr(operator, "matrix", None) is None else n * n * size
+    dense = n * n * size if is_dense(operator) else 0
     vectors = rates(operator.device).vector_passes * n * columns * size
     return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors
 

@@ -146,7 +146,7 @@ def _by_lanczos(
         run.extend(steps)
         found, columns = np.zeros((steps, len(norms)), expected.dtype), list[Any]()
         for k, T in enumerate(run.projected()):
-            if norms[k]:  # of others the result is zero
+            if norms[k]:  # results of zero columns are zero
                 theta, S = scipy.linalg.eigh_tridiagonal(*T)
                 columns.append((k, T, theta, values := f(theta), S[[0, -1]]))
                 found[: len(theta), k] = S @ (values * S[0])

@@ -182,7 +182,7 @@ def checked(
 
 
 class Work:
-    """How functions of a matrix times blocks are computed, what that has taken, and a bound of the error."""
+    """The method, the costs and the error bound of functions of a matrix times blocks."""
 
     def __init__(self, method: str, plan: str, bounds: Any = None, error: float | None = 0.0) -> None:
         self.method, self.plan, self.bounds, self.error = method, plan, bounds, error

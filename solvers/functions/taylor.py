@@ -39,7 +39,7 @@ BETWEEN_LOOKS = 3  # terms
 RANDOM_VECTORS = 2  # for the growth of powers
 TRACE_VECTORS = 8
 SURE = 1.5  # standard deviations of their numbers, above which the mean is taken for the trace
-LEAST_STEP = 2.0**-30  # of z
+LEAST_STEP = 2.0**-30  # shortest step, as a share of z
 MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 

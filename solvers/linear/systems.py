@@ -236,7 +236,7 @@ class LinearSystems:
 
 
 def of_its_shape(who: str, Z: Any, R: Block) -> Block:
-    """Return what a function of a block R returned, a block of the same shape."""
+    """Check that a function of a block R has returned a block of its shape, and pass that on."""
     if getattr(Z, "shape", None) != R.shape:
         raise ShapeError(
             f"{who}: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "

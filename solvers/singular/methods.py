@@ -37,7 +37,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
+from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows, is_dense
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
@@ -137,8 +137,7 @@ class Task:
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
         n, k = self.pair.shape[1], self.k
-        is_dense = getattr(operator, "matrix", None) is not None
-        is_open = self.start is None and not is_dense and self.pair.entries >= BLOCK_ENTRIES
+        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= BLOCK_ENTRIES
         if not (is_open and BASIS < n <= MOST_ROWS):
             return None
         is_wide = operator.device != "cpu" and k >= MANY_PAIRS

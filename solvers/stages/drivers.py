@@ -22,7 +22,7 @@ from ..blocks import (
     to_host,
     whole_ranges,
 )
-from ..costs import FEW_ROWS
+from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
 from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
@@ -167,7 +167,7 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts, k = Counts(), len(theta)
-    formed = n if getattr(op, "matrix", None) is None else 0  # columns by products
+    formed = 0 if is_dense(op) else n  # columns by products
     counts.apply(formed + k)
     counts.block_applications = ceil_div(formed, PANEL) + ceil_div(k, PANEL)
     limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
