@@ -93,22 +93,25 @@ def rates(device: str) -> Rates:
     return HOST if device == "cpu" else GPU
 
 
-Rival = Literal["end", "inside", "solves", "factors", "interval"]
+Rival = Literal["end", "full", "inside", "solves", "factors", "interval"]
 SHORT = 150  # rows: LAPACK takes less time than blocks of solves
 SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BLAS
-PER_PAIR = 5  # rows per wanted pair, beside SHORT: steps and solves take longer for more pairs
+PER_PAIR = 5  # rows per wanted pair, beside twice SHORT: steps and solves take longer for more pairs
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
 DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
-    # Steps at an end: dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely at this limit.
-    ("host", "end"): (SHORT, PER_PAIR),
+    # Steps at an end: lattices, graphs and bands of 300 rows took 0.7 to 1.5 times as long as densely for 1 to
+    # 25 pairs, of 400 rows 0.5 to 1.2; dense matrices of 400 rows 1.2, of 500 rows 1.0.
+    ("host", "end"): (2 * SHORT, PER_PAIR),
+    ("host", "full"): (SMALL, 0),
     ("gpu", "end"): (SMALL, 0),  # nothing can be missed
+    ("gpu", "full"): (SMALL, 0),
     # Steps inside a spectrum: those of the host took 2 to 13 times as long.
     ("host", "inside"): (FEW_ROWS, 0),
     ("gpu", "inside"): (FEW_ROWS // 2, 0),
     # Steps with solves, once there are factors.
     ("host", "solves"): (SHORT, 0),
     ("gpu", "solves"): (SHORT, 0),
-    # Factors with their solves: graphs and lattices, one pair at the first number, 6 to 40 by the second.
+    # Factors with their solves: 1.1 to 2.0 times as long for 300 rows, 0.8 to 1.4 for 400.
     ("host", "factors"): (2 * SHORT, PER_PAIR),
     ("gpu", "factors"): (FEW_ROWS, 0),  # at an end of the spectrum
     # Counts and shifts for all values in an interval.

@@ -15,7 +15,7 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import ceil_div, round_up
-from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
+from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense, is_dense
 from .iterations import chebyshev
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
@@ -93,7 +93,7 @@ def why_dense(problem: Problem) -> str | None:
         return None
     if problem.operator.layout is not None and not fits_dense(problem.operator):
         return None  # every process would have the whole matrix
-    place: Rival = "end" if problem.target is None else "inside"
+    place: Rival = "inside" if problem.target is not None else "full" if is_dense(problem.operator) else "end"
     rival: Rival = "solves" if problem.has_costly_steps else place
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 

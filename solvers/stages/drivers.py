@@ -163,7 +163,8 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
             f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
             "method='lanczos', or leave out comm."
         )
-    wanted = problem.k, problem.which, SpectralMap(problem.target).transformed
+    around = None if problem.target is None else SpectralMap(problem.target).transformed
+    wanted = problem.k, problem.which, around
     theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts, k = Counts(), len(theta)
