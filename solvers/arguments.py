@@ -10,7 +10,6 @@ from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
-import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator
@@ -20,7 +19,7 @@ from blockvec.parallel import Communicator, share
 from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
-from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
+from .blocks import Operator, column_factors, is_on_gpu, is_ordinary, needs_threads, to_host
 from .iterations.chebyshev import Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .problem import IterationState, Method, asks_for_corrections
@@ -190,19 +189,6 @@ def integer(name: str, value: Any, least: float = -math.inf, most: float = math.
         got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
         raise OptionError(f"{name}: got {got}; give an integer {bound}.")
     return int(number)
-
-
-def is_explicit(A: Any, M: Any = None) -> bool:
-    """Check whether A, and M if there is one, are matrices with their entries in memory, of any device."""
-    has_entries = isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
-    return has_entries and (M is None or is_explicit(M))
-
-
-def is_on_gpu(A: Any) -> bool:
-    """Check whether A is a sparse or dense matrix of CuPy."""
-    library = type(A).__module__
-    is_sparse = library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")
-    return is_sparse or library.partition(".")[0] == "cupy"
 
 
 def device_of(A: Any, device: Any = None) -> str:

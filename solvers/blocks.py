@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from blockvec import BlockVector, RowLayout, array_namespace, start_copy
@@ -110,6 +111,19 @@ def width_padding(block: Block) -> int:
 def needs_threads(operator: Operator) -> bool:
     """Check whether products on the host take longer with one thread of BLAS: not with a sparse matrix."""
     return bool(getattr(operator, "needs_threads", getattr(operator, "nnz", None) is None))
+
+
+def is_explicit(A: Any, M: Any = None) -> bool:
+    """Check whether A, and M if there is one, are matrices with their entries in memory, of any device."""
+    has_entries = isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
+    return has_entries and (M is None or is_explicit(M))
+
+
+def is_on_gpu(A: Any) -> bool:
+    """Check whether A is a sparse or dense matrix of CuPy."""
+    library = type(A).__module__
+    is_sparse = library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")
+    return is_sparse or library.partition(".")[0] == "cupy"
 
 
 def ceil_div(count: int, unit: int) -> int:

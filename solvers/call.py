@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -19,24 +18,20 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.scalars import plain
 
 from . import arguments
-from .blocks import column_factors, to_host
+from .blocks import column_factors, is_explicit, to_host
 from .costs import dense_is_faster, fits_dense, is_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .placement import placed
-from .planning import Plan, plan_of, warn_of_processes
+from .planning import Plan, placed, plan_of, warn_of_processes
 from .problem import Problem, asks_for_corrections
-from .result import ConvergenceWarning, EigenResult, SingularError
+from .result import EigenResult, SingularError
 from .runtime.processes import processes_of, shares, split
-from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
-from .stages.drivers import solve
-from .stages.end import may_be_quick
-from .stages.run import run_stages
-from .transform.penalties import LOST, Penalties, Request, lost_digits, may_have_penalties, solve_in_parts
-from .transform.scaling import Scaling, measured, product_rounding
+from .stages.run import run_stages, solve
+from .transform.scaling import Scaling, may_have_penalties, measured, product_rounding
 
 if TYPE_CHECKING:
+    from .transform.penalties import Penalties
     from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
@@ -153,6 +148,8 @@ class Call:
             if self._is_small_matrix(self.op):
                 method = "dense"
             else:
+                from .stages.end import may_be_quick
+
                 self.predicted_s = may_be_quick(self.A, self.op, self.k)
         device = arguments.device_of(self.A, self.device)
         moves, self.transforms, self.unfactored = placed(self, device, method)
@@ -161,14 +158,14 @@ class Call:
         if moves:  # its entries are read there
             self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
-        is_formed = arguments.is_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
+        is_formed = is_explicit(self.A, self.M) or (op.device == "cpu" and fits_dense(op))
         self.unfactored |= self.transforms and is_shifted and is_usual and not is_formed
         if options["precision"] == "mixed":
             is_end = not is_shifted and self.has_none("M", "interval", "preconditioner", "jd_options")
             arguments.check_precision(op, options["method"], is_plain=is_end)
         if self._takes_double(op):
             self.single, wide = op.dtype, DOUBLE[op.dtype.char]
-            if arguments.is_explicit(self.A):
+            if is_explicit(self.A):
                 self.A = self.A.astype(wide)
             else:
                 self.narrow, self.A = op, _widened(op, wide)
@@ -196,7 +193,7 @@ class Call:
         The options that only iterations have are honoured.
         """
         is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
-        is_small = is_here and arguments.is_explicit(self.A) and fits_dense(op)
+        is_small = is_here and is_explicit(self.A) and fits_dense(op)
         if not (is_small and self.has_none("v0", "block_size", "checkpoint")):
             return False
         is_short = dense_is_faster(op.shape[0], self.k, op.device, "factors") is not None
@@ -244,7 +241,7 @@ class Call:
         is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
         if not is_free or self.options["method"] not in ("auto", "lanczos"):
             return False
-        is_matrix = arguments.is_explicit(self.A)
+        is_matrix = is_explicit(self.A)
         if not is_matrix and (hasattr(op, "nnz") or is_dense(op)):
             return False
         if self.interval is not None or self.penalties is not None:
@@ -310,26 +307,15 @@ class Call:
 def solved(call: Call) -> EigenResult:
     """Plan a call, scale its problem, solve it, and return the result for the matrices that it is given.
 
-    The rows of penalties are scaled; where they divide the spectrum, the problem becomes several. What an
-    iteration on a GPU begins with is compiled while the matrix is checked.
+    Rows of penalties are scaled, or make the problem several. What an iteration on a GPU begins with is
+    compiled while the matrix is checked.
     """
-    request = Request(call.k, call.which, call.sigma, call.interval)
-    penalties, requests = _penalties(call, request) if may_have_penalties(call.A) else (None, [request])
-    if penalties is not None and requests != [request]:
-        path = call.options["checkpoint"]
+    if may_have_penalties(call.A):
+        from .transform.penalties import taken_apart
 
-        def part(request: Request, name: str) -> EigenResult:
-            names = ("k", "which", "sigma", "interval")
-            others = {name: getattr(request, name) for name in names}
-            others["checkpoint"] = None if path is None else f"{path}.{name}"
-            return solved(Call({**call.options, **others}, call.begin_s))
-
-        return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
-    if penalties is not None:
-        device = arguments.device_of(call.A, call.device)
-        call.home = None if device == "cpu" else device
-        call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
-        call.penalties = penalties
+        result = taken_apart(call, solved)
+        if result is not None:
+            return result
     sizes = call.planned().options
     if call.processes is not None:
         warn_of_processes(call.plan, call.op)
@@ -344,7 +330,11 @@ def _solved_by(call: Call) -> EigenResult:
     given, processes, interval = call.A, call.processes, call.interval
     scaling = call.scale()
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
-    shown = progress_bar(call.problem.callback) if is_shown else nullcontext(call.problem.callback)
+    shown: AbstractContextManager[Any] = nullcontext(call.problem.callback)
+    if is_shown:
+        from .runtime.progress import progress_bar
+
+        shown = progress_bar(call.problem.callback)
     with scaling.noted(), shown as callback:
         tol = call.problem.tolerance.tol
         call.problem = scaling.problem(replace(call.problem, callback=callback))
@@ -370,38 +360,6 @@ def _solved_by(call: Call) -> EigenResult:
     if call.problem.checkpoint is not None and result.info["stopped"] == "converged":
         call.problem.checkpoint.remove()
     return result
-
-
-def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Request]]:
-    """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
-
-    Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
-    if they leave none: its values would be counted by their errors.
-    """
-    options, penalties = call.options, Penalties.of(call.A, call.M)
-    if penalties is not None and penalties.are_far(request):
-        return None, [request]
-    others = "OPinv", "preconditioner", "orthogonal_to", "Minv", "jd_options", "norm", "comm"
-    is_usual = call.has_none(*others) and options["precision"] != "mixed" and call.mode == "normal"
-    is_usual &= options["method"] in ("auto", "lanczos")
-    is_usual &= request.sigma is None or request.which == "LM"
-    if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
-        return penalties, requests
-    if penalties is None and request == Request(request.k, "LM"):
-        return None, [request]
-    # Values near which eigenvalues are wanted, infinite ones for the ends of the spectrum.
-    wanted: tuple[float, ...] = (-math.inf, math.inf)
-    if request.interval is not None:
-        wanted = request.interval
-    elif request.sigma is not None and (request.which, call.mode) == ("LM", "normal"):
-        wanted = (request.sigma,)
-    elif request.sigma is None and request.which in ("SA", "LA"):
-        wanted = wanted[:1] if request.which == "SA" else wanted[1:]
-    if (text := lost_digits(call.A, wanted, LOST if penalties is None else 0.0)) is not None:
-        if request.interval is not None and lost_digits(call.A, wanted, LOST):
-            raise OptionError(f"interval: {text}.")
-        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
-    return None, [request]
 
 
 def _widened(op: Operator, dtype: Any) -> Operator:

@@ -1,4 +1,4 @@
-"""Predict the seconds of the parts of a solve, by one model: decisions do not depend on the clock.
+"""Predict the seconds and the memory of the parts of a solve: decisions do not depend on the clock.
 
 Each class of device has one record of rates. Predictions are right to a factor of two or three: they choose
 between methods whose times differ by more.
@@ -6,16 +6,21 @@ between methods whose times differ by more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+import blockvec
+from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
+from blockvec.system.memory import available_memory
 
-from .blocks import Operator
+from .blocks import Operator, is_explicit
 
 if TYPE_CHECKING:
+    from .factorization.work import FactorWork
     from .problem import IterationOptions, Problem
 
 INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
@@ -99,8 +104,8 @@ SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BL
 PER_PAIR = 5  # rows per wanted pair, beside twice SHORT: steps and solves take longer for more pairs
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
 DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
-    # Steps at an end: lattices, graphs and bands of 300 rows took 0.7 to 1.5 times as long as densely for 1 to
-    # 25 pairs, of 400 rows 0.5 to 1.2; dense matrices of 400 rows 1.2, of 500 rows 1.0.
+    # Steps at an end: lattices, graphs and bands of 300 rows took 0.7 to 1.5 times as long as densely for 1
+    # to 25 pairs, of 400 rows 0.5 to 1.2; dense matrices of 400 rows 1.2, of 500 rows 1.0.
     ("host", "end"): (2 * SHORT, PER_PAIR),
     ("host", "full"): (SMALL, 0),
     ("gpu", "end"): (SMALL, 0),  # nothing can be missed
@@ -199,3 +204,128 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
 def dense_s(device: str, n: int) -> float:
     """Predict the seconds of dense LAPACK."""
     return rates(device).dense_s + rates(device).dense_row_s * n**3
+
+
+UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
+AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
+MOST_BYTES = 1 << 33  # bytes, predicted: of the same, half of the memory of a small computer
+# Factorisation on the host for a matrix of a GPU without a library of factors, where iterations can take its
+# place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of
+# 30^3.
+QUICK_S = 8.0  # s, predicted
+MOST_ENTRIES = 5_000_000  # entries of a matrix that is copied for this prediction, up to three times too high
+FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
+SMALL_BYTES = 1 << 28  # bytes that are taken to be free on a host: asking takes a millisecond
+
+
+def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
+    """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can.
+
+    Large matrices of a GPU without a library of factors are factorised on the host if that is predicted to
+    take `limit_s` seconds at most. Functions have no factors.
+    """
+    if not is_explicit(A) or len(A.shape) != 2:
+        return None
+    entries = _size(A)[1]
+    if device == "cpu" or is_small(A):
+        return "cpu"
+    if blockvec.Factorization.is_available(device):
+        return device
+    is_quick = entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
+    return "cpu" if is_quick else None
+
+
+def is_factorable(A: Operator, which: str) -> bool:
+    """Check by its size whether factors of A - sigma M may be affordable, and help at the wanted end.
+
+    On a GPU, dense LAPACK takes less time where it is small enough for that, and without a library of factors
+    there that takes too long for others than chains and trees.
+    """
+    n, entries = _size(A)
+    if which == "LM" or entries > UNASKED_ENTRIES:
+        return False
+    if A.device == "cpu":
+        return True
+    if dense_is_faster(n, 0, A.device, "factors") is not None:
+        return False
+    has_library = is_small(A) or blockvec.Factorization.is_available(A.device)
+    return has_library or entries <= min(MOST_ENTRIES, FOREST * n)
+
+
+def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
+    """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
+    if not is_explicit(A, M):
+        return False
+    if op.device == "cpu":
+        return is_affordable(A, M)
+    place = place_of(A, op.device)
+    return place == op.device or (elsewhere and place == "cpu")
+
+
+def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
+    """Bound the seconds of a factorisation, without a search of the graph where so few are enough."""
+    from .factorization.work import FactorWork
+
+    M = M if is_explicit(M) else None
+    most_s = FactorWork.dense(A, M).factor_s(device)
+    return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
+
+
+def shift_invert_s(A: Any, op: Operator) -> float:
+    """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
+    if (place := place_of(A, op.device)) is None:
+        return math.inf
+    work = _work(A)
+    return math.inf if op.device == "cpu" and work.nbytes > MOST_BYTES else work.solve_s(place)
+
+
+def is_affordable(A: Any, M: Any) -> bool:
+    """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
+    if is_small(A):
+        return True
+    work = _work(A, M)
+    return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
+
+
+def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
+    """Refuse factors on the host that are predicted to need more memory than is free.
+
+    What is free must not choose the method: the same call would give other bits at another time.
+    """
+    if op.device == "cpu" and not is_small(A):
+        purpose = f"the factors of a matrix with {A.shape[0]} rows"
+        require_memory(op, _work(A, M).nbytes, purpose, remedy)
+
+
+def _work(A: Any, M: Any = None) -> FactorWork:
+    from .factorization.work import FactorWork  # which a plain solve need not import
+
+    return FactorWork.of(A, M)
+
+
+def is_small(A: Any) -> bool:
+    """Check whether factors of a matrix take no time to speak of, on any device."""
+    return blockvec.Factorization.is_small(*_size(A))
+
+
+def _size(A: Any) -> tuple[int, int]:
+    return int(A.shape[0]), int(getattr(A, "nnz", A.shape[0] ** 2))
+
+
+def require_memory(op: Operator, needed_bytes: float, purpose: str, remedy: str) -> None:
+    """Refuse to go on if a device has less free memory than a solver needs."""
+    if op.device == "cpu" and needed_bytes <= SMALL_BYTES:
+        return
+    free: int | None
+    if op.device == "cpu":
+        free = available_memory()
+    else:
+        import cupy
+
+        with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
+            free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    if free is not None and needed_bytes > free:
+        raise OptionError(
+            f"the call needs {needed_bytes / 1e9:.3g} GB on {op.device} for {purpose}, "
+            f"{free / 1e9:.3g} GB are free: {remedy}."
+        )

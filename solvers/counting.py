@@ -26,13 +26,13 @@ from blockvec.system.frozen import frozen
 
 from . import arguments
 from .blocks import Operator, RealArray
+from .costs import can_factorise, place_of, require_factors
 from .factorization.inertia import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split
 from .transform.inner_product import isotropic
-from .transform.penalties import LOST, Penalties, lost_digits, may_have_penalties
-from .transform.scaling import measured
+from .transform.penalties import LOST, Penalties, lost_digits
+from .transform.scaling import may_have_penalties, measured
 from .transform.standard_form import standard_form
 
 VECTORS = 16  # random vectors of an estimate

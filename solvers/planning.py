@@ -6,6 +6,7 @@ It depends on the class of the device, never on free memory or the clock.
 from __future__ import annotations
 
 import inspect
+import math
 import platform
 import textwrap
 import time
@@ -16,24 +17,32 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from blockvec.errors import ShapeError
+import blockvec
+from blockvec.errors import DeviceError, ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
+from blockvec.system.installation import install_command
 
-from .arguments import integer, is_explicit
-from .blocks import ceil_div
+from .arguments import integer
+from .blocks import ceil_div, is_explicit
 from .costs import (
     EXCHANGE_S,
+    QUICK_S,
     RECEIVED,
+    STEP_VECTORS,
     call_s,
+    can_factorise,
     dense_is_faster,
     dense_s,
+    factor_s,
     fits_dense,
+    is_factorable,
     is_full,
+    is_small,
+    place_of,
     product_s,
     rates,
 )
-from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
 from .sizes import SHORT_ROWS, DescribedOperator, basis_bytes, choose_options
@@ -44,6 +53,14 @@ if TYPE_CHECKING:
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
+# Factorisation above which values around a shift are computed without one. For random graphs, where this
+# matters, the prediction is some five times too high.
+LONGEST_S = 600.0  # s, predicted
+# Real entries of a matrix and these vectors up to which steps on the host take less time than the launches of
+# their kernels on a GPU.
+HOST_WORK = 40_000  # entries
+HOST_PAIRS = 20  # pairs: the same up to here
+LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -327,3 +344,64 @@ def _split_s(problem: Problem, options: IterationOptions) -> float | None:
     received = largest(layout, op.halo_rows) * options.block_size * op.dtype.itemsize
     exchange_s = EXCHANGE_S + RECEIVED * rates(op.device).byte_s * received if received else 0.0
     return _cycle_s(replace(problem, operator=own), options, exchange_s)
+
+
+def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
+    """Place the problem of a call on its device, or on the host.
+
+    Returns whether a problem of a GPU moves to the host, whether it is transformed, by a factorisation or
+    operators in its place, and whether a shift is a target of iterations without a factorisation. Steps with
+    a small matrix of a GPU take less time on the host than their launches would.
+
+    Raises
+    ------
+    DeviceError
+        For a problem that needs factors that nothing on this machine can compute.
+    """
+    factors = None  # where A - sigma M is factorised, if that is needed and takes less time than iterations
+    if not (call.M is None and call.sigma is None and call.interval is None):
+        factors = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
+        # A place on the host for a matrix of a GPU has been predicted to be quick.
+        may_take_long = call.is_plain and call.sigma is not None and method == "auto" and factors == device
+        if may_take_long and not is_small(call.A):
+            factors = factors if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
+    is_target = call.which == "LM" and factors is None  # iterations find the nearest values only
+    by_products = method in ("filter", "dense") or (method == "auto" and is_target)
+    unfactored = method == "jd" or (call.is_plain and by_products)
+    is_shifted = call.sigma is not None and not unfactored
+    transforms = call.interval is None and (call.M is not None or is_shifted)
+    return device != "cpu" and _moves(call, device, method, factors, transforms), transforms, unfactored
+
+
+def _moves(call: Call, device: str, method: str, factors: str | None, transforms: bool) -> bool:
+    """Check whether the host solves a problem of a GPU, of which A has factors at a place."""
+    M, mode, sigma = call.M, call.mode, call.sigma
+    if call.interval is not None:
+        return method == "auto" and factors == "cpu"
+    is_on_host = method in ("jd", "dense") or mode in ("distance", "reciprocal")
+    needs_host = is_on_host or call.options["Minv"] is not None
+    is_given = call.OPinv is not None and not needs_host
+    if not transforms or is_given or (M is None and mode == "distance"):
+        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.k)
+    if factors is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
+        return False  # blocks are copied to small factors of M on the host and back
+    if factors is None or (factors != "cpu" and needs_host):
+        raise DeviceError(
+            f"A: is on {device}, where a factorisation of this size needs cuDSS: "
+            f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
+        )
+    return factors == "cpu"
+
+
+def is_short(A: Any, k: int) -> bool:
+    """Check whether A is a matrix that the host solves sooner: of few rows, or with steps of microseconds."""
+    parts = {"f": math.inf, "F": math.inf, "d": 1, "D": 2}.get(getattr(getattr(A, "dtype", None), "char", ""))
+    is_stored = hasattr(A, "nnz") or is_explicit(A)
+    if isinstance(A, blockvec.Operator):
+        is_stored = hasattr(getattr(A, "prepared", None), "to_host")
+    if parts is None or not is_stored:
+        return False
+    if A.shape[0] <= LAPACK_ROWS:
+        return True
+    work = parts * (getattr(A, "nnz", math.inf) + STEP_VECTORS * A.shape[0])
+    return 0 < k <= HOST_PAIRS and bool(work <= HOST_WORK)

@@ -163,7 +163,7 @@ class Problem:
     target: float | None = None  # wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter
     norm: float | None = None  # ||A||_2 where it is known
     start: Block | None = None  # start vectors; overwritten. None draws random ones
-    locked: Block | None = None  # to stay orthogonal to; orthonormal once `drivers.prepare` has run
+    locked: Block | None = None  # to stay orthogonal to; orthonormal once `stages.run.prepare` has run
     # Eigenvalues of the locked columns where these are eigenvectors.
     deflated: RealArray = field(default_factory=partial(np.zeros, 0))
     verify: Verify = "auto"  # look for missed copies before the end; "auto": where copies can be missing
@@ -175,7 +175,7 @@ class Problem:
     method: Method = "auto"
     method_why: str = "asked for"  # the reason for a method that is not "auto"
     precision: Precision = "auto"  # of filters
-    block_size: int | None = None  # None, as for ncv and maxiter, where the drivers choose
+    block_size: int | None = None  # None, as for ncv and maxiter, where `sizes.py` chooses
     ncv: int | None = None
     maxiter: int | None = None
     # Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
@@ -225,7 +225,7 @@ def staged(problem: Problem, name: str) -> Problem:
 
 @frozen
 class IterationOptions:
-    """Method and sizes of an iteration, as the drivers choose them."""
+    """Method and sizes of an iteration, as `sizes.py` chooses them."""
 
     block_size: int
     ncv: int  # basis vectors between restarts, the pending ones not counted

@@ -15,10 +15,9 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import ceil_div, round_up
-from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense, is_dense
+from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense, is_dense, require_memory
 from .iterations import chebyshev
 from .problem import Chosen, IterationOptions, Method, Problem
-from .runtime.memory import require_memory
 from .runtime.progress import logger
 from .stages.dense import dense_bytes
 

@@ -21,7 +21,7 @@ import pytest
 
 import blockvec
 import solvers
-from solvers import placement
+from solvers import planning
 from tests.array_libraries import LIBRARIES, Library, library
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and so would the tests that press it, here and in commands.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    placement.HOST_WORK = 0  # small matrices of a GPU are those of most tests on it
+    planning.HOST_WORK = 0  # small matrices of a GPU are those of most tests on it
     if config.getoption("--gpu") and (reason := _no_gpu()):
         raise pytest.UsageError(f"--gpu: {reason}")
 

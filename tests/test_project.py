@@ -219,7 +219,7 @@ def test_importing_blockvec_imports_neither_optional_nor_slow_packages() -> None
     assert run_python(code, ROOT) == "[]\n"
 
 
-AFTER_IMPORT = ["solvers.call", "solvers.stages.run", "solvers.stages.drivers", "solvers.iterations.lanczos"]
+AFTER_IMPORT = ["solvers.call", "solvers.stages.run", "solvers.iterations.lanczos"]
 # Alternatives that other problems, devices, files or processes take.
 ALTERNATIVES = """
 blockvec.bench blockvec.explanation blockvec.operators.factorization blockvec.operators.krylov_steps
@@ -232,6 +232,7 @@ blockvec.parallel.files blockvec.operators.distributed blockvec.operators.partit
 solvers.counting solvers.factorization solvers.stages.window solvers.stages.interval solvers.linear
 solvers.iterations.jacobi_davidson solvers.iterations.correction
 solvers.orthogonalization.decomposition solvers.replacement
+solvers.stages.end solvers.stages.shift_invert solvers.transform.penalties
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map
 """
 PLAIN_SOLVE = """

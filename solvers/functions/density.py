@@ -34,7 +34,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, check_shape, integer, on_device_of
 from ..blocks import RealArray, to_host
-from ..runtime.memory import require_memory
+from ..costs import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
 from .bounds import OutsideError, SpectralBounds, bounds_of

@@ -16,13 +16,12 @@ from blockvec.precompile import precompile
 from ..arguments import (
     brought_in_range,
     generator,
-    is_explicit,
     matrix_on_host,
     natively,
     on_device_of,
     scale_by_powers,
 )
-from ..blocks import empty_block, is_ordinary, to_host
+from ..blocks import empty_block, is_explicit, is_ordinary, to_host
 from ..runtime.processes import delivered, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`

@@ -26,12 +26,11 @@ from blockvec import BlockVector, Factorization, Operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, ends_of, integer, is_explicit, on_host, real
-from ..blocks import empty_block, project_out, round_up, to_host
-from ..costs import dense_s, fits_dense, recurrence_s
+from ..arguments import blas_threads, check_choice, ends_of, integer, on_host, real
+from ..blocks import empty_block, is_explicit, project_out, round_up, to_host
+from ..costs import UNASKED_ENTRIES, dense_s, factor_s, fits_dense, is_affordable, recurrence_s
 from ..iterations.spectrum import recurrences
 from ..orthogonalization import orthogonalize
-from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from ..stages.dense import dense_matrix

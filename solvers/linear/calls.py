@@ -18,8 +18,8 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_shape, integer, is_on_gpu, natively, on_device_of, real
-from ..blocks import Array, Block, RealArray, column_factors, to_host
+from ..arguments import blas_threads, check_shape, integer, natively, on_device_of, real
+from ..blocks import Array, Block, RealArray, column_factors, is_on_gpu, to_host
 from ..problem import Counts
 from ..runtime.processes import split
 from .systems import BREAKDOWNS, COSTS, SINGULAR, Linear, lengths_of, underflown

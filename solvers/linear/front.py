@@ -15,8 +15,8 @@ from blockvec import array_namespace, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 
-from ..arguments import check_choice, integer, is_explicit
-from ..blocks import Block, RealArray, to_host
+from ..arguments import check_choice, integer
+from ..blocks import Block, RealArray, is_explicit, to_host
 from ..problem import Counts
 from ..runtime.processes import together
 from .block_cg import BlockCG, Shifted

@@ -1,14 +1,10 @@
-"""The progress of a solve: a bar, messages of the logger ``blockvec``, and Ctrl-C at the end of a step."""
+"""The progress of a solve: a bar, and messages of the logger ``blockvec``."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 import numpy as np
 
@@ -62,30 +58,3 @@ def progress_bar(
             return None if callback is None else callback(state)
 
         yield show
-
-
-@contextlib.contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Defer the first Ctrl-C within a block; yield a function that tells whether it was pressed.
-
-    A second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread, or if a program has its own
-    handler, signals are handled as before.
-    """
-    pending: list[int] = []
-
-    def remember(signum: int, frame: FrameType | None) -> None:
-        if pending:
-            raise KeyboardInterrupt
-        pending.append(signum)
-
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield functools.partial(bool, pending)
-        return
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield functools.partial(bool, pending)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,29 +27,27 @@ import numpy as np
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
 
-from ..arguments import is_explicit
 from ..blocks import (
     RealArray,
     column_factors,
     columns_of,
     empty_block,
+    is_explicit,
     side_by_side,
     small_matrix,
     to_host,
 )
-from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows, is_dense
+from ..costs import DENSE_SHARE, FEW_ROWS, can_factorise, dense_rows, is_dense, require_memory, shift_invert_s
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
-from ..placement import can_factorise, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
 from ..problem import STOPPED, IterationState, Problem, Verification
 from ..result import EigenResult
-from ..runtime.memory import require_memory
 from ..sizes import choose_options
 from ..stages.combine import one_after_other
 from ..stages.dense import formed
-from ..stages.drivers import solve
+from ..stages.run import solve
 from .operators import Pair
 
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest

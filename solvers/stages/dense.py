@@ -10,16 +10,27 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from blockvec import BlockVector, array_namespace, as_operator, single_threaded_blas
 from blockvec import Operator as ArrayOperator
-from blockvec import array_namespace, as_operator, single_threaded_blas
-from blockvec.errors import BreakdownError
+from blockvec.errors import BreakdownError, OptionError
 from blockvec.parallel import share
 
-from ..arguments import is_explicit
-from ..blocks import Block, Operator, RealArray, empty_block, to_host
-from ..costs import SMALL, fits_dense
+from ..blocks import (
+    Block,
+    Operator,
+    RealArray,
+    ceil_div,
+    column_factors,
+    empty_block,
+    is_explicit,
+    project_out,
+    to_host,
+    whole_ranges,
+)
+from ..costs import FEW_ROWS, SMALL, fits_dense, is_dense, require_memory
 from ..iterations.rayleigh_ritz import Selection, select
-from ..runtime.memory import require_memory
+from ..problem import Counts, IterationOptions, Problem, Verification
+from ..result import EigenResult, result_of
 
 PANEL = 64  # columns: of the identity per product to form a matrix, and that LAPACK may work on at once
 # Rows per pair from which on selected vectors of a tridiagonal matrix take less time than all: six of 180
@@ -156,9 +167,7 @@ def selected_eigenpairs(
     ranges = [(int(part[0]), int(part[-1])) for part in neighbours]
     try:
         parts = [scipy.linalg.eigh_tridiagonal(d, e, select="i", select_range=ends) for ends in ranges]
-        outer = [
-            scipy.linalg.eigvalsh_tridiagonal(d, e, select="i", select_range=(i, i)) for i in (0, n - 1)
-        ]
+        outer = [scipy.linalg.eigvalsh_tridiagonal(d, e, select="i", select_range=(i, i)) for i in (0, n - 1)]
     except np.linalg.LinAlgError:
         return None
     theta = np.concatenate([values for values, _ in parts]).astype(np.float64)
@@ -173,3 +182,40 @@ def selected_eigenpairs(
 def _whole(block: Block) -> Any:
     """Return all rows of a block."""
     return block.array if block.layout is None else block.layout.gather(block.array)
+
+
+def solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
+    """Solve by dense LAPACK."""
+    from ..transform.spectral_map import SpectralMap
+
+    op, n = problem.operator, problem.n
+    purpose = f"a dense matrix of {n} rows and its eigenvectors"
+    require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")
+    if op.layout is not None and n > FEW_ROWS:
+        raise OptionError(
+            f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
+            "method='lanczos', or leave out comm."
+        )
+    around = None if problem.target is None else SpectralMap(problem.target).transformed
+    wanted = problem.k, problem.which, around
+    theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
+    norm = norm if problem.norm is None else problem.norm
+    counts, k = Counts(), len(theta)
+    formed = 0 if is_dense(op) else n  # columns by products
+    counts.apply(formed + k)
+    counts.block_applications = ceil_div(formed, PANEL) + ceil_div(k, PANEL)
+    limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
+    vectors = BlockVector(X, layout=op.layout)
+    R = vectors.like()
+    for begin, end in whole_ranges(k, PANEL, vectors):
+        op.apply(vectors[:, begin:end], out=R[:, begin:end])
+    R.axpy(column_factors(-theta, vectors), vectors)
+    residuals = to_host(project_out(problem.locked, R).norms()).astype(np.float64)
+    return result_of(
+        *(problem, options, theta, vectors, residuals, limits, Verification.NOT_NEEDED, counts),
+        stopped="converged",
+        verification="not needed: dense LAPACK finds everything",
+        missing=0,
+        norm=norm,
+        degree=1,
+    )

@@ -27,16 +27,14 @@ import numpy as np
 from blockvec import Operator
 from blockvec.errors import BreakdownError
 
-from ..arguments import is_explicit
-from ..blocks import to_host
-from ..costs import dense_is_faster, product_s, rates
+from ..blocks import is_explicit, to_host
+from ..costs import dense_is_faster, place_of, product_s, rates
 from ..iterations.rayleigh_ritz import Which
 from ..iterations.spectrum import sketch_of
-from ..placement import place_of
 from ..problem import STOPPED, IterationState, Problem, staged, stops
 from ..result import EigenResult, is_complete
 from .combine import one_after_other
-from .drivers import solve
+from .run import solve
 
 LOOK_STEPS = 16  # columns
 NOISE = 100.0  # rounding errors of a Ritz value

@@ -19,18 +19,16 @@ from blockvec import BlockVector, Operator
 
 from ..arguments import blas_threads
 from ..blocks import RealArray, pick, to_host
-from ..costs import dense_is_faster
+from ..costs import dense_is_faster, require_factors, require_memory
 from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
-from ..placement import require_factors
 from ..planning import Stage
 from ..problem import Verification, staged
 from ..result import EigenResult, described, refuse_more
-from ..runtime.memory import require_memory
-from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other
+from .run import deferred_interrupt
 from .slicing import PER_SHIFT, Slicing
 
 if TYPE_CHECKING:

@@ -1,24 +1,39 @@
-"""The stages of a plan, run in turn: each takes over where those before have not settled the problem."""
+"""The stages of a plan, run in turn: each takes over where those before have not settled the problem.
+
+Below them stands the run of one standard problem, by the method and the sizes of an iteration.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec.errors import BreakdownError
+from blockvec import BlockVector, single_threaded_blas
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..blocks import to_host
-from ..costs import FEW_ROWS
-from ..placement import shift_invert_s
-from ..problem import IterationOptions, Verification, staged
+from ..arguments import blas_threads, tall_block
+from ..blocks import Block, ColumnBlock, empty_block, side_by_side, to_host
+from ..costs import FEW_ROWS, shift_invert_s
+from ..iterations.base import Iteration, fingerprint
+from ..iterations.lanczos import ThickRestart
+from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
+from ..orthogonalization import orthogonalize
+from ..problem import IterationOptions, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError, is_complete
-from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other
-from .drivers import solve, solve_iteratively
-from .end import from_end
-from .shift_invert import above_zero, by_shift_invert
+from ..runtime.checkpoint import probe
+from ..runtime.processes import largest
+from ..sizes import choose_options, completed, has_short_columns
+from ..transform.inner_product import inner_product_columns
+from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, with_outliers
+from .dense import solve_densely
 
 if TYPE_CHECKING:
     from ..call import Call
@@ -45,6 +60,8 @@ def run_stages(task: Call) -> EigenResult:
     """Run the stages of a plan in turn, and dense LAPACK where they fail and the problem may be dense."""
     problem, few = task.problem, f"n = {task.problem.n} is at most {FEW_ROWS}"
     if task.predicted_s is not None:
+        from .end import from_end
+
         others = task.part(predicted_s=None)
         return from_end(problem, cast(float, task.shift), task.predicted_s, lambda: run_stages(others))
     if not problem.may_be_dense:
@@ -94,6 +111,8 @@ def _run_in_turn(task: Call) -> EigenResult:
     """Run a first stage, and the one that takes over if that has not settled the problem."""
     problem, plan, result = task.problem, task.plan, None
     if plan.has("above zero"):
+        from .shift_invert import above_zero
+
         result = above_zero(cast("StandardForm", task.form), task.A, task.M, problem)
     result = _iterated(task) if result is None else result
     stopped, later = result.info["stopped"], None
@@ -136,6 +155,8 @@ def _windowed(task: Call, begun: EigenResult) -> EigenResult:
 
 def _inverted(task: Call, begun: EigenResult) -> EigenResult:
     """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
+    from .shift_invert import by_shift_invert
+
     problem, options = task.problem, task.plan.options
     result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
     if result is not None:
@@ -187,3 +208,142 @@ def _densely(task: Call) -> EigenResult:
         return solve_interval(task.part(problem=dense), task.plan.stages[-1])
     is_plain = task.M is None and task.mode == "normal"
     return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)
+
+
+def solve(problem: Problem, options: IterationOptions | None = None) -> EigenResult:
+    """Solve a standard problem by a method and sizes, by default those for the problem."""
+    problem, options = prepare(problem, options)
+    if options.method == "dense":
+        return solve_densely(problem, options)
+    if options.method == "filter" and problem.target is not None:
+        from .window import solve_window
+
+        return solve_window(problem, options, solve_iteratively)
+    if problem.which == "BE":
+        return both_ends(problem, lambda end: solve_iteratively(end, options))
+    return solve_iteratively(problem, options)
+
+
+def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[Problem, IterationOptions]:
+    """Orthonormalise the locked columns; choose method and sizes unless these are given."""
+    if problem.locked is not None:
+        block = tall_block("orthogonal_to", problem.locked, problem.operator)
+        if block.n_cols >= problem.n:
+            raise ShapeError(f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; give fewer.")
+        if problem.blocks is not BlockVector:
+            block = problem.blocks(block.array)
+        rank = block.n_cols - int(orthogonalize(block).lost.sum())
+        problem = replace(problem, locked=block[:, :rank].copy() if rank else None)
+    return problem, choose_options(problem) if options is None else options
+
+
+def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
+    """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
+    given, options = problem, completed(problem, options)
+    op = problem.operator
+    start: Block = empty_block(op) if problem.start is None else problem.start
+    if options.method != "jd" and has_short_columns(problem):
+        inner = problem.blocks
+        columns = ColumnBlock if inner is BlockVector else inner_product_columns(inner)
+        start = columns.of(start)
+        if problem.locked is not None:
+            problem = replace(problem, locked=columns.of(problem.locked))
+    elif problem.blocks is not BlockVector:
+        start = problem.blocks(start.array)
+    threads = single_threaded_blas if isinstance(start, ColumnBlock) else blas_threads(op)
+    if problem.start is None and not start.shape[1]:
+        start = start.random_like(options.block_size, problem.rng)
+    else:
+        with threads:
+            is_zero = not to_host(start.norms()).any()
+        if is_zero:
+            raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
+    if problem.checkpoint is not None:
+        problem.checkpoint.problem = _fingerprint(problem, options)
+        problem.checkpoint.image = probe(op, start, problem.locked)
+        problem.checkpoint.layout = op.layout
+    iteration: type[Iteration] = ThickRestart
+    if options.method == "filter":
+        from ..iterations.filtering import FilteredRestart
+
+        iteration = FilteredRestart
+    elif options.method == "jd":
+        from ..iterations.jacobi_davidson import JacobiDavidson
+
+        iteration = JacobiDavidson
+    with threads, deferred_interrupt() as interrupted:
+        try:
+            result = iteration(problem, options, start, interrupted).run()
+        except BreakdownError as error:
+            source = "A" if problem.preconditioner is None else "A or the preconditioner"
+            raise BreakdownError(
+                f"{source} returned NaN or Inf for a finite block, numbers whose squares overflow, or "
+                f"products that are not those of one Hermitian matrix ({error})"
+            ) from error
+        if largest(op.layout, interrupted()):
+            return result.with_info(stopped="interrupted")
+    return _beside_outliers(given, options, result) if result.info["stopped"] == "outliers" else result
+
+
+def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenResult) -> EigenResult:
+    """Go on in the complement of values far out; without a filter, if that is no answer to its limits."""
+    which, k = cast(Which, problem.which), problem.k
+    theta, limits = to_host(first.eigenvalues).astype(np.float64), np.full(k, first.limits.min())
+    far, _ = split_outliers(theta, first.residuals, limits, which)
+    if len(far):
+        done = first.part(far)
+        locked = side_by_side(problem.blocks(done.eigenvectors), problem.locked)
+        rest, _ = prepare(replace(problem, k=k - len(far), locked=locked, precision="double"), options)
+        left = options.maxiter - first.info["restarts"]
+        others = solve_iteratively(rest, replace(options, maxiter=left))
+        first = with_outliers(problem, done, others)
+        last, least = (ranking_key(to_host(part.eigenvalues), which).min() for part in (done, others))
+        if first.info["stopped"] != "converged" or (last >= least and first.converged.all()):
+            return first
+    left = options.maxiter - first.info["restarts"]
+    if left < 1:
+        return first.with_info(stopped="maxiter")
+    why = "values far out and the others were no answer together"
+    plain = replace(options, maxiter=left, method="lanczos", degree=1, why=why)
+    start = tall_block("v0", first.eigenvectors, problem.operator)
+    return one_after_other(first, solve_iteratively(replace(problem, start=start), plain), which)
+
+
+def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
+    from ..iterations.correction import JacobiDavidsonOptions
+
+    own: dict[str, Any] = {name: getattr(problem, name) for name in ("k", "which", "verify")}
+    own |= {name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")}
+    own |= (problem.jd_options or JacobiDavidsonOptions()).fingerprint()
+    own |= {"exponent of two": problem.exponent} if problem.exponent else {}
+    own |= {"precision": problem.precision} if options.mixes else {}
+    own |= {"sigma": problem.target, "columns of v0": problem.start_width}
+    own |= {"columns of orthogonal_to": problem.n_locked}
+    return fingerprint(problem, **own, preconditioner=problem.preconditioner is not None)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Defer the first Ctrl-C within a block; yield a function that tells whether it was pressed.
+
+    A second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread, or if a program has its own
+    handler, signals are handled as before.
+    """
+    pending: list[int] = []
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        if pending:
+            raise KeyboardInterrupt
+        pending.append(signum)
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield functools.partial(bool, pending)
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield functools.partial(bool, pending)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,8 +19,8 @@ from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
+from ..costs import factor_s, place_of, require_factors
 from ..iterations.rayleigh_ritz import Which, split_outliers
-from ..placement import factor_s, place_of, require_factors
 from ..problem import Problem, staged
 from ..result import EigenResult, counted
 from ..sizes import why_dense

@@ -19,7 +19,7 @@ from ..blocks import Array, Block, applied, column_factors, needs_threads, side_
 from ..problem import Problem, staged
 from ..result import EigenResult
 from ..stages.combine import concatenated, one_after_other
-from ..stages.drivers import solve
+from ..stages.run import solve
 from .inner_product import orthonormal
 from .spectral_map import TransformedTolerance
 from .standard_form import StandardForm, operator_on

@@ -23,30 +23,32 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from blockvec import array_namespace
-from blockvec.interchange import diagonal_of
+from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import is_explicit, on_host
-from ..blocks import Array, RealArray, to_host
+from ..arguments import device_of, on_host
+from ..blocks import Array, RealArray, is_explicit, to_host
+from ..costs import is_affordable
 from ..iterations.rayleigh_ritz import FLOOR, Selection
-from ..placement import is_affordable
 from ..problem import STOPPED
-from ..result import EigenResult, refuse_more
+from ..result import ConvergenceWarning, EigenResult, refuse_more
+from .scaling import FAR
+
+if TYPE_CHECKING:
+    from ..call import Call
 
 # Share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits.
 LOST = 1e-3
-# Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
-# rounding, 100 u p, leaves nine digits of this norm.
-FAR = 1e5
 NEAR = 1e2  # the same ratio, of other rows that are scaled where there are penalties: the norm is theirs then
 STEPS = 2  # of Jacobi's method in the rows of penalties: each divides a residual by at least `NEAR`
 ACCEPTED = 2.0  # times its limit: a residual that is measured again, where the first one was within it
@@ -187,6 +189,60 @@ class Penalties:
         return _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
 
 
+def taken_apart(call: Call, solve: Callable[[Call], EigenResult]) -> EigenResult | None:
+    """Scale the rows of penalties of a call, or solve several in its place; None where it remains one."""
+    request = Request(call.k, call.which, call.sigma, call.interval)
+    penalties, requests = _divided(call, request)
+    if penalties is None:
+        return None
+    if requests == [request]:
+        device = device_of(call.A, call.device)
+        call.home = None if device == "cpu" else device
+        call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
+        call.penalties = penalties
+        return None
+    path = call.options["checkpoint"]
+
+    def part(request: Request, name: str) -> EigenResult:
+        others = {field: getattr(request, field) for field in ("k", "which", "sigma", "interval")}
+        others["checkpoint"] = None if path is None else f"{path}.{name}"
+        return solve(type(call)({**call.options, **others}, call.begin_s))
+
+    return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
+
+
+def _divided(call: Call, request: Request) -> tuple[Penalties | None, list[Request]]:
+    """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
+
+    Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
+    if they leave none: its values would be counted by their errors.
+    """
+    penalties, options = Penalties.of(call.A, call.M), call.options
+    if penalties is not None and penalties.are_far(request):
+        return None, [request]
+    others = "OPinv", "preconditioner", "orthogonal_to", "Minv", "jd_options", "norm", "comm"
+    is_usual = call.has_none(*others) and options["precision"] != "mixed" and call.mode == "normal"
+    is_usual &= options["method"] in ("auto", "lanczos")
+    is_usual &= request.sigma is None or request.which == "LM"
+    if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
+        return penalties, requests
+    if penalties is None and request == Request(request.k, "LM"):
+        return None, [request]
+    # Values near which eigenvalues are wanted, infinite ones for the ends of the spectrum.
+    wanted: tuple[float, ...] = (-math.inf, math.inf)
+    if request.interval is not None:
+        wanted = request.interval
+    elif request.sigma is not None and (request.which, call.mode) == ("LM", "normal"):
+        wanted = (request.sigma,)
+    elif request.sigma is None and request.which in ("SA", "LA"):
+        wanted = wanted[:1] if request.which == "SA" else wanted[1:]
+    if (text := lost_digits(call.A, wanted, LOST if penalties is None else 0.0)) is not None:
+        if request.interval is not None and lost_digits(call.A, wanted, LOST):
+            raise OptionError(f"interval: {text}.")
+        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=6)
+    return None, [request]
+
+
 def solve_in_parts(
     whole: Request,
     requests: list[Request],
@@ -268,20 +324,6 @@ def lost_digits(A: Any, wanted: tuple[float, ...], share: float) -> str | None:
         "eigenvalues below that are lost. Eliminate the degrees of freedom of the largest elements, or "
         "reduce these"
     )
-
-
-def may_have_penalties(A: Any) -> bool:
-    """Check whether a matrix has diagonal elements that are far larger than most."""
-    if not is_explicit(A) or not hasattr(A, "diagonal") or A.ndim != 2 or A.shape[0] != A.shape[1]:
-        return False
-    if np.ma.is_masked(A) or A.dtype.kind not in "iufc" or not A.shape[0]:
-        return False  # which is refused when it becomes an operator
-    diagonal = diagonal_of(A)
-    low, high = float(diagonal.min()), float(diagonal.max())
-    largest = max(high, -low)
-    if not FAR * max(low, -high, 0) < largest < math.inf:
-        return False  # without a copy of a GPU's values, for which CuPy would compile kernels
-    return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
 
 
 def _rows(A: Any) -> tuple[RealArray, RealArray]:

@@ -28,7 +28,7 @@ from ..stages.combine import (
     lacks,
     one_after_other,
 )
-from ..stages.drivers import solve
+from ..stages.run import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
 from .spectral_map import Norms, TransformedTolerance, norm_of, pair_floor, pair_limits

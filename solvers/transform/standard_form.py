@@ -39,8 +39,8 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
-from ..arguments import check_shape, is_explicit, on_host
-from ..blocks import Array, Block, ColumnBlock, applied
+from ..arguments import check_shape, on_host
+from ..blocks import Array, Block, ColumnBlock, applied, is_explicit
 from ..costs import DENSE_SHARE
 from ..factorization.gram import (
     Factor,

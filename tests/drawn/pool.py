@@ -24,9 +24,9 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOCKV
 def _judged(kind: str, seed: int, device: str, largest: int, limit_s: float) -> Verdict:
     """Judge a call in this process."""
     if device == "gpu":
-        from solvers import placement
+        from solvers import planning
 
-        placement.HOST_WORK = 0  # small matrices stay on the GPU
+        planning.HOST_WORK = 0  # small matrices stay on the GPU
     draw, begin_s = KINDS[kind](seed, largest), time.process_time()
     try:
         with limited_time(limit_s, max(LEAST_S, PATIENCE * limit_s)):

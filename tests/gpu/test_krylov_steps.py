@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
-from solvers import eigsh, placement
+from solvers import eigsh, planning
 from solvers.iterations.steps import krylov_of
 from solvers.problem import Counts
 
@@ -115,7 +115,7 @@ def test_small_matrices_are_solved_on_the_host(form: str, monkeypatch: pytest.Mo
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
-    monkeypatch.setattr(placement, "HOST_WORK", 40_000)
+    monkeypatch.setattr(planning, "HOST_WORK", 40_000)
     host = models.model("laplace2d:nx=30,ny=31").tocsr()
     A = {"operator": lambda: as_operator(host, device="gpu"), "cupy": lambda: csr_matrix(host)}
     given = A.get(form, lambda: host)()

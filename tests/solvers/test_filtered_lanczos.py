@@ -16,7 +16,7 @@ from solvers import NoConvergence, eigsh
 from solvers.iterations import chebyshev, filtering
 from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
-from solvers.stages import drivers
+from solvers.stages import run
 from tests.matrices import normal
 from tests.solvers.answers import answered
 
@@ -195,7 +195,7 @@ def test_both_ends_beside_values_far_out() -> None:
 
 def test_values_left_out_that_are_not_the_first_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     values, A = far_out(1, 1)
-    monkeypatch.setattr(drivers, "split_outliers", lambda *_: (np.arange(3), np.arange(3, 21)))  # the last
+    monkeypatch.setattr(run, "split_outliers", lambda *_: (np.arange(3), np.arange(3, 21)))  # the last
     options: dict[str, Any] = {"method": "filter", "block_size": 8, "ncv": 101, "rng": 3}
     result = eigsh(A, 21, which="LA", return_info=True, **options)
     assert "no answer together" in result.info["why"]

@@ -13,7 +13,7 @@ from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
-from solvers.stages import drivers
+from solvers.stages import run
 from solvers.transform import solution
 from solvers.transform.scaling import product_rounding
 from tests.matrices import with_values
@@ -116,7 +116,7 @@ def test_vectors_whose_values_are_known_are_multiplied_by_nothing() -> None:
     for known in (values[:0], values[:40]):
         locked, rng = BlockVector(X[:, :40].copy()), np.random.default_rng(0)
         problem = Problem(operator=as_operator(A), locked=locked, rng=rng, method="lanczos", **asked)
-        result = drivers.solve(replace(problem, deflated=known))
+        result = run.solve(replace(problem, deflated=known))
         np.testing.assert_allclose(result.eigenvalues, values[40:43], rtol=1e-12)
         columns.append(result.info["operator_columns"])
     assert columns[0] - columns[1] == 40

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import costs, eigsh
-from solvers.stages import drivers
+from solvers.stages import run
 from tests.solvers.answers import answered, solve
 
 CASES = {
@@ -47,14 +47,14 @@ def test_other_ends_of_the_shifted_spectrum_are_refused() -> None:
 
 
 def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    iterate = drivers.solve_iteratively
+    iterate = run.solve_iteratively
 
     def stuck(part: Any, options: Any) -> Any:
         if options.method != "jd":
             return iterate(part, options)
         return iterate(part, replace(options, maxiter=1)).with_info(stopped="stagnated")
 
-    monkeypatch.setattr(drivers, "solve_iteratively", stuck)
+    monkeypatch.setattr(run, "solve_iteratively", stuck)
     monkeypatch.setitem(costs.DENSE_ROWS, ("host", "inside"), (0, 0))
     monkeypatch.setattr(costs, "FEW_ROWS", 0)
     A = models.model("anderson:n=8,disorder=4")

@@ -13,9 +13,9 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult
+from solvers.costs import require_memory
 from solvers.iterations import chebyshev
 from solvers.iterations.chebyshev import LEAST_LIMIT
-from solvers.runtime.memory import require_memory
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 from tests.solvers import answers
@@ -99,7 +99,7 @@ def test_auto_mixes_from_a_known_tolerance_on(
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
     monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
-    monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("solvers.costs.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
     monkeypatch.setattr("solvers.sizes.require_memory", lambda op, needed, *text: asked.append(needed))
@@ -108,7 +108,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.M
     assert solve(A, 6, method="filter", precision="auto").info["single_columns"] > 0
     assert asked[-1] == asked[0] + copy
     monkeypatch.setattr("solvers.sizes.require_memory", require_memory)
-    monkeypatch.setattr("solvers.runtime.memory.available_memory", lambda: asked[0] + copy - 1)
+    monkeypatch.setattr("solvers.costs.available_memory", lambda: asked[0] + copy - 1)
     for precision in ("auto", "mixed"):
         with pytest.raises(OptionError, match=r"copy of A in single precision.*or use precision='double'"):
             solve(A, 6, method="filter", precision=precision)

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from blockvec import Factorization, as_operator, models
 from blockvec.errors import DeviceError, OptionError
 from solvers import count_eigenvalues, eigsh, memory_needed
-from solvers.placement import LONGEST_S, place_of, placed
-from solvers.runtime.memory import require_memory
+from solvers.costs import place_of, require_memory
+from solvers.planning import LONGEST_S, placed
 from tests.matrices import random_graph
 
 CHAIN, PLANE, SMALL = "laplace1d:n=60000", "laplace2d:nx=250,ny=250", "laplace2d:nx=100,ny=100"
@@ -63,7 +63,7 @@ def test_a_pair_without_iterations_may_take_longer_on_the_host(has_library: bool
 def test_the_memory_of_a_run_is_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace2d:n=40")
     matrix = 2 * A.nnz * 12
-    monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("solvers.costs.SMALL_BYTES", 0)
     cases: list[dict[str, Any]] = [
         {"method": "lanczos"},
         {"method": "lanczos", "block_size": 4},
@@ -75,7 +75,7 @@ def test_the_memory_of_a_run_is_known_before_it(monkeypatch: pytest.MonkeyPatch)
         if len(options) > 1 or options["method"] == "jd":  # blocks of two in one process, of four in several
             assert abs(memory_needed(A.shape[0], A.nnz, 6, 4, **options) - needed / 4) <= 1
         for free, is_enough in ((needed - matrix, True), (needed - matrix - 1, False)):
-            monkeypatch.setattr("solvers.runtime.memory.available_memory", lambda free=free: free)
+            monkeypatch.setattr("solvers.costs.available_memory", lambda free=free: free)
             with nullcontext() if is_enough else pytest.raises(OptionError, match="lower ncv or k"):
                 eigsh(A, 6, which="SA", rng=0, maxiter=1, on_unconverged="return", **options)
 
@@ -100,7 +100,7 @@ CALLS: dict[str, Any] = {
 def test_free_memory_does_not_choose_the_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     A, found = stiff(), []
     for free in (1 << 20, 1 << 45):
-        monkeypatch.setattr("solvers.runtime.memory.available_memory", lambda free=free: free)
+        monkeypatch.setattr("solvers.costs.available_memory", lambda free=free: free)
         found.append(CALLS[name](A))
     first, second = ([part.tobytes() for part in each] if isinstance(each, tuple) else each for each in found)
     assert first == second
@@ -113,7 +113,7 @@ def test_free_memory_does_not_choose_the_method(name: str, monkeypatch: pytest.M
 def test_factors_for_which_memory_lacks_are_refused_with_sizes_and_remedy(
     name: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.placement.require_memory", _refusing_factors)
+    monkeypatch.setattr("solvers.costs.require_memory", _refusing_factors)
     monkeypatch.setattr(Factorization, "is_small", staticmethod(lambda n, entries: False))
     with pytest.raises(
         OptionError, match=rf"needs .* GB on cpu for the factors .* GB are free: use {remedy}"
@@ -123,6 +123,6 @@ def test_factors_for_which_memory_lacks_are_refused_with_sizes_and_remedy(
 
 def _refusing_factors(*arguments: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
-        patch.setattr("solvers.runtime.memory.available_memory", lambda: 1000)
+        patch.setattr("solvers.costs.SMALL_BYTES", 0)
+        patch.setattr("solvers.costs.available_memory", lambda: 1000)
         require_memory(*arguments)

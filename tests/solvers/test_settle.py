@@ -208,7 +208,7 @@ def test_a_wrong_result_of_dense_lapack_is_refused(
         return theta * (1 + by), X, norm
 
     monkeypatch.setattr(solution, "_refined", unrefined)
-    monkeypatch.setattr("solvers.stages.drivers.dense_eigenpairs", spoiled)
+    monkeypatch.setattr("solvers.stages.dense.dense_eigenpairs", spoiled)
     K, M = chain(5)
     with pytest.raises(error):
         eigsh(K, 50, M=M, which="SA", method="dense", rng=0)
