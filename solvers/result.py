@@ -6,7 +6,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def described(problem: Problem, counts: Counts, **entries: Any) -> dict[str, Any
         "convergence": problem.tolerance.convergence,
         "dtype": problem.operator.dtype.name,
         "device": problem.operator.device,
-        **asdict(counts),
+        **{name: getattr(counts, name) for name in Counts.__slots__},
         "time_s": time.perf_counter() - problem.begin_s,
     }
     return info | entries

@@ -60,19 +60,20 @@ def together(function: Function) -> Function:
     which processes would wait for each other forever.
     """
     signature = inspect.signature(function)
-    matrix = next(name for name in signature.parameters if name != "f")
+    position, matrix = next((i, name) for i, name in enumerate(signature.parameters) if name != "f")
 
     @functools.wraps(function)
     def on_all(*arguments: Any, **options: Any) -> Any:
+        A = arguments[position] if len(arguments) > position else options.get(matrix)
+        comm, is_split = options.get("comm"), is_petsc(A)
+        if comm is None and not is_split and not isinstance(A, blockvec.Operator):
+            with kernels_of_call():
+                return function(*arguments, **options)
         given = signature.bind(*arguments, **options)
-        A, comm = given.arguments[matrix], options.get("comm")
-        if is_petsc(A):
+        if is_split:
             rows, layout = petsc_rows(A, comm)
             A = rows if layout is None else as_operator(rows, device=options.get("device"), layout=layout)
             given.arguments[matrix] = A
-        if comm is None and not isinstance(A, blockvec.Operator):
-            with kernels_of_call():
-                return function(*given.args, **given.kwargs)
         processes = processes_of(A, comm)
         with agreed(processes), recorded_traffic(), kernels_of_call():
             if processes is not None:
