@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -109,12 +108,6 @@ class Call:
         # Whether A alone is given, and the values as they are or around sigma.
         self.is_plain = mode == "normal" and self.has_none("M", "OPinv")
         self.corrects = asks_for_corrections(*itemgetter("method", "preconditioner", "jd_options")(options))
-
-    def part(self, **changes: Any) -> Call:
-        """Return the call for a part of its problem, with changed attributes."""
-        part = copy.copy(self)
-        vars(part).update(changes)
-        return part
 
     @property
     def form(self) -> StandardForm | None:
@@ -343,8 +336,7 @@ def _solved_by(call: Call) -> EigenResult:
             result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
         if call.single is not None:
             result = _rounded(result, call.problem, call.M, call.single)
-        examined = scaling.examined(result, cast(Operator, call.problem.operator), call.A)
-        result = examined.result(result, tol)
+        result = scaling.result(result, tol, cast(Operator, call.problem.operator), call.A)
         if call.penalties is not None:
             result = call.penalties.result(result)
     if result.info["stopped"] == "converged" and not result.converged.all():

@@ -29,7 +29,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import is_explicit, to_host
 from ..costs import dense_is_faster, place_of, product_s, rates
-from ..iterations.rayleigh_ritz import Which
+from ..iterations.rayleigh_ritz import FLOOR, Which
 from ..iterations.spectrum import sketch_of
 from ..problem import STOPPED, IterationState, Problem, staged, stops
 from ..result import EigenResult, is_complete
@@ -37,9 +37,7 @@ from .combine import one_after_other
 from .run import solve
 
 LOOK_STEPS = 16  # columns
-NOISE = 100.0  # rounding errors of a Ritz value
 SLIGHT = 0.01  # share of the limit of the residual of a Ritz value that its error may be
-TINY = 1e-16  # share of the largest distance that counts as none
 COLUMNS = 200  # columns of a Lanczos iteration for six pairs, at least
 # Further columns per level of the graph: 6 to 10 were counted for lattices, 15 to 25 for graphs of
 # neighbours, 5 to 40 for finite elements, and 40 for random graphs.
@@ -48,8 +46,6 @@ COLUMNS_PER_LEVEL = 8
 # by the root of their ratio, as counted for graphs with hubs and rough elements. Stiff matrices have .015.
 DISTANCE = 0.3
 SLACK = 2.0  # times its predicted time, that an iteration may take
-SHARE = 0.25  # share of the time predicted for factors, up to eight times too long, added to an iteration's
-LEAST_S = 0.02  # s: of factors with their solves
 LOOSE = 0.01  # residuals relative to ||A|| above which values beyond sigma may be hidden
 
 
@@ -69,7 +65,7 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
         return None
     work = FactorWork.of(A)
     iteration_s = column_s * (COLUMNS + COLUMNS_PER_LEVEL * work.levels)
-    factors_s = max(work.factor_s(place), LEAST_S)
+    factors_s = work.factor_s(place)
     return None if iteration_s > factors_s else (iteration_s, factors_s)
 
 
@@ -89,11 +85,11 @@ def from_end(
     except BreakdownError:  # what follows scales the matrix, or reports it
         return otherwise().with_more_columns(LOOK_STEPS, LOOK_STEPS)
     distances = seen.theta - sigma
-    noise = NOISE * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
+    noise = FLOOR * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
     if (distances < -noise).any() and (distances > noise).any():
         return otherwise().with_more_columns(seen.columns, seen.columns)
     away = np.abs(distances)
-    shares = np.maximum(away / (away.max() or 1.0), TINY)
+    shares = np.maximum(away / (away.max() or 1.0), np.finfo(float).eps)
     mean = float(np.exp(np.average(np.log(shares), weights=seen.counts)))
     iteration_s *= max(1.0, math.sqrt(DISTANCE / mean))
     if iteration_s > factors_s:
@@ -116,7 +112,7 @@ def from_end(
         return crossed
 
     attempt = staged(problem, "end")
-    most_s = factors_s * max(SHARE, SLACK * iteration_s / factors_s)
+    most_s = SLACK * iteration_s
 
     def successor(spent_s: float, whole_s: float) -> bool:
         return spent_s > most_s or whole_s > factors_s

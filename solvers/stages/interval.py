@@ -23,7 +23,7 @@ from ..costs import dense_is_faster, require_factors, require_memory
 from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..planning import Stage
-from ..problem import Verification, staged
+from ..problem import Problem, Verification, staged
 from ..result import EigenResult, described, refuse_more
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
@@ -36,23 +36,24 @@ if TYPE_CHECKING:
 
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
-GROWTH = 1.5  # of their number, while none of them lies outside
+GROWTH = 2  # of their number, while none of them lies outside
 ROUNDS = 8  # of an iteration with more pairs, at most
 BASES = 4  # vectors of a slice, beside those found, per pair in it
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def solve_interval(task: Call, stage: Stage) -> EigenResult:
+def solve_interval(task: Call, problem: Problem, stage: Stage) -> EigenResult:
     """Compute all eigenpairs of a task in its interval, by a stage of its plan."""
     low, high = cast(tuple[float, float], task.ends)
     if stage.name == "dense":
-        return _densely(task, low, high, stage.why)
-    return _by_slices(task, low, high) if stage.name == "slices" else _by_iteration(task, low, high)
+        return _densely(task, problem, low, high, stage.why)
+    solve = _by_slices if stage.name == "slices" else _by_iteration
+    return solve(task, problem, low, high)
 
 
-def _by_slices(task: Call, low: float, high: float) -> EigenResult:
-    problem, A, M = task.problem, task.A, task.M
-    require_factors(A, M, task.problem.operator, "use method='filter'")
+def _by_slices(task: Call, problem: Problem, low: float, high: float) -> EigenResult:
+    A, M = task.A, task.M
+    require_factors(A, M, problem.operator, "use method='filter'")
     pencil = Pencil.of(cast(Operator, problem.operator), A, M, problem.norm)
     left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
@@ -60,7 +61,7 @@ def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(task.part(problem=problem), low, high, why)
+        return _densely(task, problem, low, high, why)
     refuse_more(count, task.k)
     size = n * (count + BASES * min(count, PER_SHIFT)) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
@@ -118,9 +119,9 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
     return inside, int(((theta[inside] <= low + first) | (theta[inside] >= high - last)).sum())
 
 
-def _densely(task: Call, low: float, high: float, why: str) -> EigenResult:
-    n = task.problem.n if task.form is None else task.form.operator.shape[0]
-    whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
+def _densely(task: Call, problem: Problem, low: float, high: float, why: str) -> EigenResult:
+    n = problem.n if task.form is None else task.form.operator.shape[0]
+    whole = replace(problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
     result = _selected(task.solve(whole), low, high, task.k)
     return result.with_info(counted=float(result.info["k"]), count_error=0.0)
 
@@ -133,10 +134,10 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     return result.part(inside).with_info(k=len(inside), which="interval", sigma=None)
 
 
-def _by_iteration(task: Call, low: float, high: float) -> EigenResult:
+def _by_iteration(task: Call, problem: Problem, low: float, high: float) -> EigenResult:
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
-    problem, form, most = task.problem, task.form, task.k
-    operator, blocks = (task.problem.operator, BlockVector) if form is None else (form.operator, form.blocks)
+    form, most = task.form, task.k
+    operator, blocks = (problem.operator, BlockVector) if form is None else (form.operator, form.blocks)
     count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high

@@ -56,14 +56,14 @@ OF_ITERATIONS = "start", "checkpoint", "block_size", "ncv", "maxiter", "precondi
 UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
-def run_stages(task: Call) -> EigenResult:
+def run_stages(task: Call, *, tries_end: bool = True) -> EigenResult:
     """Run the stages of a plan in turn, and dense LAPACK where they fail and the problem may be dense."""
     problem, few = task.problem, f"n = {task.problem.n} is at most {FEW_ROWS}"
-    if task.predicted_s is not None:
+    if tries_end and task.predicted_s is not None:
         from .end import from_end
 
-        others = task.part(predicted_s=None)
-        return from_end(problem, cast(float, task.shift), task.predicted_s, lambda: run_stages(others))
+        others = functools.partial(run_stages, task, tries_end=False)
+        return from_end(problem, cast(float, task.shift), task.predicted_s, others)
     if not problem.may_be_dense:
         return _run_all(task)
     try:
@@ -86,8 +86,12 @@ def run_stages(task: Call) -> EigenResult:
 def _run_all(task: Call) -> EigenResult:
     """Run the stages but dense LAPACK, at one end of the spectrum after the other where factors may help."""
     problem, form, op = task.problem, task.form, task.problem.operator
+    if task.ends is not None:
+        from .interval import solve_interval
+
+        return solve_interval(task, problem, task.plan.stages[0])
     if not task.plan.has("shift-invert"):
-        return _run_in_turn(task)
+        return _run_in_turn(task, problem)
     if form is None and problem.maxiter is None:  # stops where factors take less time
         seconds = functools.cache(functools.partial(shift_invert_s, task.A, op))
         least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
@@ -98,75 +102,67 @@ def _run_all(task: Call) -> EigenResult:
 
         problem = replace(problem, successor=successor)
     if problem.which != "BE":
-        return _run_in_turn(task.part(problem=problem))
+        return _run_in_turn(task, problem)
     join = join_ends
     if form is not None:
         from ..transform.solution import joined_ends
 
         join = functools.partial(joined_ends, form)
-    return both_ends(problem, lambda end: _run_in_turn(task.part(problem=end)), join)
+    return both_ends(problem, functools.partial(_run_in_turn, task), join)
 
 
-def _run_in_turn(task: Call) -> EigenResult:
+def _run_in_turn(task: Call, problem: Problem) -> EigenResult:
     """Run a first stage, and the one that takes over if that has not settled the problem."""
-    problem, plan, result = task.problem, task.plan, None
+    plan, form, result = task.plan, task.form, None
+    may_invert = plan.has("shift-invert") and (task.M is None or problem.locked is None)
     if plan.has("above zero"):
         from .shift_invert import above_zero
 
-        result = above_zero(cast("StandardForm", task.form), task.A, task.M, problem)
-    result = _iterated(task) if result is None else result
+        result = above_zero(cast("StandardForm", form), task.A, task.M, problem)
+    if result is None:
+        begun = staged(problem, "begun") if may_invert else problem
+        if form is None:
+            result = solve(begun, plan.options)
+        elif may_invert:
+            soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
+            result = task.solve(replace(begun, maxiter=soon if problem.maxiter is None else problem.maxiter))
+        else:
+            result = _around_a_shift(task, problem, form)
     stopped, later = result.info["stopped"], None
     if plan.has("window") and stopped == "stagnated":
         later = _windowed
-    elif plan.has("shift-invert") and (task.M is None or problem.locked is None):
+    elif may_invert and not is_complete(result, problem.verify):
         may_lack_copies = task.M is not None and stopped == "converged"
-        if (stopped in ENDED or may_lack_copies) and not is_complete(result, problem.verify):
-            later = _inverted
+        later = _inverted if stopped in ENDED or may_lack_copies else None
     if later is None or problem.maxiter is not None:
         return result
-    return result.with_info(stopped="time_limit") if problem.is_late() else later(task, result)
+    return result.with_info(stopped="time_limit") if problem.is_late() else later(task, problem, result)
 
 
-def _iterated(task: Call) -> EigenResult:
-    """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
-    problem, form, options = task.problem, task.form, task.plan.options
-    if task.ends is not None:
-        from .interval import solve_interval
-
-        return solve_interval(task, task.plan.stages[0])
-    if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
-        return solve(problem, options) if form is None else _around_a_shift(task, form)
-    begun = staged(problem, "begun")
-    if form is None:
-        return solve_iteratively(begun, cast(IterationOptions, options))
-    soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
-    return task.solve(replace(begun, maxiter=soon if problem.maxiter is None else problem.maxiter))
-
-
-def _windowed(task: Call, begun: EigenResult) -> EigenResult:
+def _windowed(task: Call, problem: Problem, begun: EigenResult) -> EigenResult:
     """Go on by a filter around a target, after corrections."""
     from ..transform.spectral_map import SpectralMap
 
     sizes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter"))
     why = f"{begun.info['why']}; corrections stagnated, since eigenvalues are dense there"
     how = {"method": "filter", "method_why": why, **sizes}
-    return go_on(begun, task.problem, "window", task.solve, SpectralMap(task.problem.target), **how)
+    return go_on(begun, problem, "window", task.solve, SpectralMap(problem.target), **how)
 
 
-def _inverted(task: Call, begun: EigenResult) -> EigenResult:
+def _inverted(task: Call, problem: Problem, begun: EigenResult) -> EigenResult:
     """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
     from .shift_invert import by_shift_invert
 
-    problem, options = task.problem, task.plan.options
     result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
     if result is not None:
         return result
     # Sizes of a standard form are chosen within it.
+    options = task.plan.options
     again = task.solve if options is None else functools.partial(solve_iteratively, options=options)
     return go_on(begun, problem, "continued", again, successor=None)
 
 
-def _around_a_shift(task: Call, form: StandardForm) -> EigenResult:
+def _around_a_shift(task: Call, problem: Problem, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given.
 
     Of those nearest to a shift that was moved, the pairs nearest to the given one are kept. More are computed
@@ -174,7 +170,7 @@ def _around_a_shift(task: Call, form: StandardForm) -> EigenResult:
     """
     from ..transform.solution import solve_proven, solve_transformed
 
-    problem, shift = task.problem, task.shift
+    shift = task.shift
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
     solve_for = solve_proven if may_prove and problem.verify == "always" else solve_transformed
     result, moved = solve_for(form, problem), form.map.sigma
@@ -205,14 +201,16 @@ def _densely(task: Call) -> EigenResult:
     if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(task.part(problem=dense), task.plan.stages[-1])
+        return solve_interval(task, dense, task.plan.stages[-1])
     is_plain = task.M is None and task.mode == "normal"
     return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)
 
 
 def solve(problem: Problem, options: IterationOptions | None = None) -> EigenResult:
     """Solve a standard problem by a method and sizes, by default those for the problem."""
-    problem, options = prepare(problem, options)
+    if problem.locked is not None:
+        problem = replace(problem, locked=_orthonormal(problem))
+    options = choose_options(problem) if options is None else options
     if options.method == "dense":
         return solve_densely(problem, options)
     if options.method == "filter" and problem.target is not None:
@@ -224,17 +222,15 @@ def solve(problem: Problem, options: IterationOptions | None = None) -> EigenRes
     return solve_iteratively(problem, options)
 
 
-def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[Problem, IterationOptions]:
-    """Orthonormalise the locked columns; choose method and sizes unless these are given."""
-    if problem.locked is not None:
-        block = tall_block("orthogonal_to", problem.locked, problem.operator)
-        if block.n_cols >= problem.n:
-            raise ShapeError(f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; give fewer.")
-        if problem.blocks is not BlockVector:
-            block = problem.blocks(block.array)
-        rank = block.n_cols - int(orthogonalize(block).lost.sum())
-        problem = replace(problem, locked=block[:, :rank].copy() if rank else None)
-    return problem, choose_options(problem) if options is None else options
+def _orthonormal(problem: Problem) -> Block | None:
+    """Orthonormalise the locked columns of a problem, and leave out those that depend on others."""
+    block = tall_block("orthogonal_to", problem.locked, problem.operator)
+    if block.n_cols >= problem.n:
+        raise ShapeError(f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; give fewer.")
+    if problem.blocks is not BlockVector:
+        block = problem.blocks(block.array)
+    rank = block.n_cols - int(orthogonalize(block).lost.sum())
+    return block[:, :rank].copy() if rank else None
 
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -293,9 +289,9 @@ def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenRe
     if len(far):
         done = first.part(far)
         locked = side_by_side(problem.blocks(done.eigenvectors), problem.locked)
-        rest, _ = prepare(replace(problem, k=k - len(far), locked=locked, precision="double"), options)
+        rest = replace(problem, k=k - len(far), locked=locked, precision="double")
         left = options.maxiter - first.info["restarts"]
-        others = solve_iteratively(rest, replace(options, maxiter=left))
+        others = solve(rest, replace(options, maxiter=left))
         first = with_outliers(problem, done, others)
         last, least = (ranking_key(to_host(part.eigenvalues), which).min() for part in (done, others))
         if first.info["stopped"] != "converged" or (last >= least and first.converged.all()):

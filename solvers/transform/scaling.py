@@ -39,10 +39,9 @@ UNMEASURED = 0.3  # share of the exponents up to which residuals of a function h
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
 # Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
-# matrices; 50 are half of the share of ||A|| to which residuals always count as converged.
-ROUNDING = 50.0
+# matrices; this is half of the share of ||A|| to which residuals always count as converged.
+ROUNDING = FLOOR / 2
 MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
-LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes a larger asymmetry noise
 
 
 @frozen
@@ -121,13 +120,6 @@ class Scaling:
             exponent=self.a - self.m,
         )
 
-    def examined(self, result: EigenResult, op: Operator, A: Any) -> Scaling:
-        """Measure the asymmetry of A where pairs have not converged: the check may miss a small one."""
-        if result.converged.all() or self.asymmetry or self.removed or not is_explicit(A):
-            return self
-        size, rounding = measured_size(op, A), ROUNDING * max(self.spacing, float(np.finfo(op.dtype).eps))
-        return self if size <= rounding else replace(self, asymmetry={"A": size})
-
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Add a note about the scaling to errors."""
@@ -138,16 +130,23 @@ class Scaling:
                 error.add_note(f"Numbers of this message belong to the scaled problem, {self}.")
             raise
 
-    def result(self, result: EigenResult, tol: float) -> EigenResult:
-        """Return the result for A and M, with the tolerance as it was given."""
-        result = result.with_more_columns(self.columns, self.applications)
-        if self.asymmetry:
+    def result(self, result: EigenResult, tol: float, op: Operator, A: Any) -> EigenResult:
+        """Return the result for A and M, with the tolerance as it was given.
+
+        Where pairs have not converged, the asymmetry of A is measured: the check may miss a small one.
+        """
+        result, asymmetry = result.with_more_columns(self.columns, self.applications), dict(self.asymmetry)
+        if not (result.converged.all() or asymmetry or self.removed) and is_explicit(A):
+            size = measured_size(op, A)
+            noise = ROUNDING * max(self.spacing, float(np.finfo(op.dtype).eps))
+            asymmetry = {} if size <= noise else {"A": size}
+        if asymmetry:
             parts = "".join(
                 f"; the Hermitian part of {name} is solved, from which it differs by {size / 2:.1e}"
-                for name, size in self.asymmetry.items()
+                for name, size in asymmetry.items()
                 if name in self.removed
             )
-            result = result.with_info(why=result.info["why"] + parts, asymmetry=dict(self.asymmetry))
+            result = result.with_info(why=result.info["why"] + parts, asymmetry=asymmetry)
         info = result.info
         if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
             raise BreakdownError(
@@ -327,7 +326,7 @@ def judged(
         size = measured_size(op, matrix)
     if size <= ROUNDING * working:
         return 0.0, False
-    is_removed = is_matrix and size <= max(own, min(tol, working**LOOSEST))
+    is_removed = is_matrix and size <= max(own, min(tol, math.sqrt(working)))
     if defect > MOST * eps and not is_removed:
         raise OptionError(
             f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
