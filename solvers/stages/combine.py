@@ -225,8 +225,11 @@ def are_apart(low: EigenResult, high: EigenResult) -> bool:
     return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 
 
-def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
-    """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms, and residuals."""
+def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenResult, Block]:
+    """Turn orthonormal columns into Ritz vectors, in place; return their pairs, and their residual vectors.
+
+    `told` describes the result, with the norm of A.
+    """
     R = X.like()
     apply_in_ranges(problem.operator, X, R, COLUMNS_AT_ONCE)
     project_out(problem.locked, R)
@@ -241,15 +244,7 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     if (order[1:] < order[:-1]).any():  # copies
         for block in (X, R):
             block.combine(small_matrix(np.eye(len(order))[:, order], X), out=block)
-    return (theta + errors)[order], to_host(R.norms()).astype(np.float64), R
-
-
-def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenResult, Block]:
-    """Compute the Ritz pairs of orthonormal columns, which become the vectors, and their residuals.
-
-    `told` describes the result, with the norm of A.
-    """
-    theta, residuals, R = ritz_step(problem, X)
+    theta, residuals = (theta + errors)[order], to_host(R.norms()).astype(np.float64)
     limits, told = problem.tolerance.limits(theta, told.info["norm"]), told.with_more_columns(len(theta), 1)
     pairs = theta, delivered(X.array, problem.operator.layout), residuals, limits
     return EigenResult.from_pairs(*pairs, told.verification, told.info, told.history), R

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..call import Call
 
 SURE = 4.0  # standard errors within which an estimate is taken to be right
-SPARE = 4  # pairs asked for beyond the estimate and its error
+SPARE = 2  # pairs asked for beyond the estimate and its error
 GROWTH = 2  # of their number, while none of them lies outside
 ROUNDS = 8  # of an iteration with more pairs, at most
 BASES = 4  # vectors of a slice, beside those found, per pair in it

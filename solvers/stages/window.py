@@ -39,8 +39,7 @@ from .combine import one_after_other, ritz_pairs_of
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
-SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows
-TIGHTER = 0.1  # factor of that share per further round
+SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows, and factor per round
 ROUNDS = 3  # solves for the square, at most
 
 
@@ -98,7 +97,7 @@ def solve_window(
         if result.converged.all() or square.info["stopped"] != "converged":
             break
         extra += b  # rounding hurts less where the furthest value is not at sigma
-        tolerance = replace(tolerance, share=TIGHTER * tolerance.share)
+        tolerance = replace(tolerance, share=SHARE * tolerance.share)
         folded = replace(folded, start=BlockVector(square.eigenvectors), verify="never")
     assert result is not None
     return result
