@@ -42,10 +42,10 @@ from ..blocks import (
 from ..orthogonalization import orthogonalize
 from ..problem import Counts, Verification
 from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
-from .spectrum import GROUP, Recurrences, noise, recurrences
+from .spectrum import Recurrences, noise, recurrences
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-LEAST_STEPS = 12  # that show a value, as far as the following ratio is concerned
+LEAST_STEPS = 12  # before the first look, and that show a value as far as the following ratio is concerned
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
 MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
@@ -122,7 +122,7 @@ class Search:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
         found, run, value = self.found, self._begun(), self.value
         ends = self._ends(value)
-        look = 1 if self.start.device == "cpu" else GROUP  # a look waits for a device
+        look = LEAST_STEPS
         while not self.text:
             run.extend(look)
             least = self._follow(ends, run)
@@ -226,9 +226,12 @@ class Search:
             parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
         if not any(part.size for part in parts):
             return None
-        coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
+        C, end = np.zeros((run.steps, len(parts), sum(part.shape[1] for part in parts))), 0
+        for column, part in enumerate(parts):
+            begin, end = end, end + part.shape[1]
+            C[:, column, begin:end] = part
         again = self._begun()
-        Z = again.combined(np.array(coefficients))
+        Z = again.combined(C)
         self._count(again)
         # Some of them may be the same, and more than there is room for.
         taken = self.deflated.shape[1]
