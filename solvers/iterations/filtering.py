@@ -39,7 +39,6 @@ from ..problem import IterationOptions, IterationState, Problem, excess
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
-    LEAST_LIMIT,
     MOST_DAMPING,
     PAYING_DEGREE,
     REACH,
@@ -80,7 +79,6 @@ CALLS_PER_DEGREE = 40.0
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
-MOST_LOGARITHM = 100.0  # largest logarithm of a spread, far above all that residuals can tell
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
@@ -146,7 +144,7 @@ class FilteredRestart(ThickRestart):
                 recorder = recorder_for(operator, krylov.buffer[:, :size])
             A, factor = self._single() if self.is_mixed else (self.operator, 1.0)
             operator = ChebyshevOperator(A, self.filter.scaled(factor), self.locked, recorder, self.operator)
-        self.block_size = size
+        self.block_size, self.digits = size, math.inf
         how = krylov.n_locked, size, self.rng, self.counts, degree, self.is_mixed
         self.krylov = krylov_of(operator, krylov.buffer, *how)
         if start is not None:
@@ -196,7 +194,7 @@ class FilteredRestart(ThickRestart):
         """Choose a filter and its precision, and make it the present one; None if there is none."""
         limit = float(self.limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
-        is_mixed = self.mixes and (asked or limit >= LEAST_LIMIT * self.operator_norm())
+        is_mixed = self.mixes and (asked or limit >= REACH * self.operator_norm())
         made = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
@@ -306,9 +304,9 @@ class FilteredRestart(ThickRestart):
             self._refine(filter, worst)
         elif stalled:
             # Rounding errors of a first value that is amplified more than the last one dominate that.
-            spread = math.exp(min(filter.growth(first) - filter.growth(last), MOST_LOGARITHM))
+            spread = filter.growth(first) - filter.growth(last)  # its logarithm
             reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
-            if float(now.residuals.max()) < reach * self.operator_norm() * spread:
+            if math.log(float(now.residuals.max()) / (reach * self.operator_norm())) < spread:
                 if self.is_mixed:
                     self._refine(filter, worst)
                 else:
@@ -379,16 +377,14 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
     and grows where one more copy is found. Where a search has found more copies, what came before does not
     count.
     """
-    ends = [i for i, state in enumerate(history, start=1) if state.converged == len(state.eigenvalues)]
-    history = history[ends[-1] :] if ends else history
-    cycles = len(history) - 1
-    begin, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
-    if cycles + 1 < begin:
+    least, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
+    recent: list[IterationState] = []
+    for state in reversed(history):
+        if (state.residuals <= state.limits).all():
+            break
+        recent.append(state)
+    if len(recent) < least:
         return True
-    first, now = (_mean_digits(history[i], outside) for i in (0, -1))
-    return now * cycles <= most * (first - now)
-
-
-def _mean_digits(state: IterationState, outside: int) -> float:
-    """Return the mean digits that residuals are above their limits, but those of the first pairs."""
-    return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1))[outside:].mean())
+    above = [np.maximum(excess(state.residuals, state.limits), 1) for state in (recent[-1], recent[0])]
+    first, now = np.log10(above)[:, outside:].mean(axis=1)
+    return bool(now * (len(recent) - 1) <= most * (first - now))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, cast
@@ -29,7 +30,17 @@ from blockvec import BlockVector, Recorder, RowFunction, array_namespace, start_
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out, small_matrix
+from ..blocks import (
+    Array,
+    Block,
+    ColumnBlock,
+    Operator,
+    RealArray,
+    empty_block,
+    project_out,
+    small_matrix,
+    summed,
+)
 from .chebyshev import recorder_for
 from .rayleigh_ritz import Which, ranking_key
 from .steps import VECTOR_CALLS, vector_calls
@@ -120,9 +131,8 @@ def recurrences(operator: Operator, V: Block, complement: Sequence[Block | None]
     launch = None if take is None else take(V)
     if launch is not None:
         return _LaunchedRecurrences(V, launch)
-    is_vector = type(V) is ColumnBlock and V.shape[1] == 1 and V.dtype.char in VECTOR_CALLS
-    if is_vector and isinstance(operator, blockvec.Operator):
-        return _VectorRecurrence(operator, cast(ColumnBlock, V), complement)
+    if type(V) is ColumnBlock and V.dtype.char in VECTOR_CALLS and isinstance(operator, blockvec.Operator):
+        return _VectorRecurrences(operator, V, complement)
     return Recurrences(operator, V, complement, recorder_for(operator, V))
 
 
@@ -264,29 +274,64 @@ class Recurrences:
         return parts
 
 
-class _VectorRecurrence(Recurrences):
-    """The recurrence of a column-major vector of the host, in a few calls of BLAS."""
+class _VectorRecurrences(Recurrences):
+    """The recurrences of column-major vectors of the host, each in a few calls of BLAS."""
 
     def __init__(
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
-        super().__init__(cast(Operator, operator), V, complement)
-        self._dot, self._axpy, self._scale, _ = vector_calls(V)
-        self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
-        self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
+        self.steps, self.dtype, self._V = 0, V.dtype, V
+        self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
+        self._adjoint = 2 if V.dtype.kind == "c" else 1
+        self._add = operator.vector_adder(is_hermitian=True)
+        self._complement = [Q.array for Q in complement if Q is not None and Q.shape[1]]
+        self._alphas, self._betas = array("d"), array("d")  # of each step, of all vectors
+        # Of each vector, by turns the one before, this one, and the next.
+        self._columns = [[np.zeros_like(v), v, np.empty_like(v)] for v in V.array.T]
+        for _, v, _ in self._columns:
+            for _ in range(1 + bool(self._complement)):
+                self._divide(v)
+        self._last = [0.0] * V.shape[1]  # betas
 
-    def _step(self, step: int, alpha: Any, beta: Any) -> None:
-        previous, v, w = (self._vectors[(step + i) % 3] for i in range(3))
-        np.multiply(previous, -self._last, out=w)
-        self._add(v, w)
-        alpha[0] = part = self._dot(v, w).real
-        self._axpy(v, w, a=-part)
-        for Q in self.complement:
-            project_out(Q, self._three[(step + 2) % 3])
+    def _divide(self, w: Array) -> float:
+        """Project a vector, and divide it by its norm; return that."""
+        for Q in self._complement:
+            part = summed(self._V.layout, self._gemv(1.0, Q, w, trans=self._adjoint))
+            self._gemv(-1.0, Q, part, 1.0, w, overwrite_y=1)
         norm = math.sqrt(self._dot(w, w).real)
-        beta[0] = self._last = norm
-        if self._last:
-            self._scale(1 / self._last, w)
+        if not math.isfinite(norm):
+            raise BreakdownError("the operator returned NaN or Inf for a finite block.")
+        if norm:
+            self._scale(1 / norm, w)
+        return norm
+
+    def extend(self, steps: int) -> None:
+        while self.steps < steps:
+            for i, column in enumerate(self._columns):
+                previous, v, w = column
+                np.multiply(previous, -self._last[i], out=w)
+                self._add(v, w)
+                alpha = self._dot(v, w).real
+                self._axpy(v, w, a=-alpha)
+                self._last[i] = self._divide(w)
+                column[:] = v, w, previous
+                self._alphas.append(alpha)
+                self._betas.append(self._last[i])
+            self.steps += 1
+
+    def combined(self, C: RealArray) -> Block:
+        total = self._V.like(C.shape[2])
+        total.array.fill(0)
+        for rows in C.tolist():
+            for (_, v, _), row in zip(self._columns, rows, strict=True):
+                for weight, out in zip(row, total.array.T, strict=True):
+                    self._axpy(v, out, a=weight)
+            self.extend(self.steps + 1)
+        return cast(Block, total)
+
+    def coefficients(self) -> tuple[RealArray, RealArray]:
+        shape = self.steps, len(self._last)
+        return np.array(self._alphas).reshape(shape), np.array(self._betas).reshape(shape)
 
 
 class _LaunchedRecurrences(Recurrences):

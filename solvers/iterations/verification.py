@@ -18,6 +18,7 @@ Szegő, Orthogonal Polynomials (1939), theorem 3.41.1; Kuczynski, Wozniakowski, 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -44,12 +45,14 @@ from ..problem import Counts, Verification
 from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
+MIN_SEARCH = 200  # steps that are always allowed
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-LEAST_STEPS = 12  # that show a value, as far as the following ratio is concerned
-FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
-BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
-MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
-MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
+LEAST_STEPS = 2 * GROUP  # before the first look
+# Ratio of the steps at successive looks at the polynomials, and of those that form the vector of a missed
+# value to those that showed it; with 1.25 for either, 80 problems take as long.
+FURTHER = 1.1
+# Budgets of a search after which it is undecided, and times that copies of the last value are projected out.
+MOST_BUDGETS = 4
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
@@ -66,13 +69,14 @@ class Found:
     limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
     locked: Block | None
     block_size: int  # copies of every value that have converged together; 0 where values may be left out
+    budget: int = MIN_SEARCH  # steps after which a search takes doubtful values for copies of the last one
 
-    @property
+    @functools.cached_property
     def last(self) -> float:
         """Ranking key that another value must exceed to displace the last wanted one."""
         return float(ranking_key(self.theta[-1], self.which) + self.limits[-1])
 
-    @property
+    @functools.cached_property
     def doubtful(self) -> float | None:
         """Smallest ranking key of the values that can have more copies than were computed, or None.
 
@@ -97,20 +101,19 @@ class Search:
 
     It looks for ranking keys from the first value on that may have further copies, ``found.last`` at least.
     `width` is the number of random vectors, and thus of missed copies that can be found. A search takes a few
-    times the steps of its budget before it remains undecided; a true value of ``stop()`` aborts it.
+    times the steps of ``found.budget`` before it remains undecided; a true value of ``stop()`` aborts it.
 
     Once it has run, `verification` and `text` are its outcome, and `missed` holds orthonormal vectors,
     orthogonal to those found, with wanted Ritz values, or None.
     """
 
     def __init__(
-        self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+        self, operator: Operator, found: Found, width: int, rng: Any, stop: Callable[[], object]
     ) -> None:
         self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
-        doubtful = found.doubtful
-        self.value = found.last if doubtful is None else doubtful
+        self.value = found.last if found.doubtful is None else found.doubtful
         n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
-        self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
+        self.least, self.most = n / UNLUCKY**2, MOST_BUDGETS * found.budget
         self.deflations = 0  # times that copies of the last value have been projected out
         self.deflated = _filled_up(found.X)
         self.start = found.X.random_like(max(1, min(width, n)), rng)
@@ -122,7 +125,7 @@ class Search:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
         found, run, value = self.found, self._begun(), self.value
         ends = self._ends(value)
-        look = 1 if self.start.device == "cpu" else GROUP  # a look waits for a device
+        look = LEAST_STEPS
         while not self.text:
             run.extend(look)
             least = self._follow(ends, run)
@@ -136,12 +139,14 @@ class Search:
                 self._pass(value)
             elif is_resolved or run.steps >= self.most:
                 self._give_up(run)
-            elif run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+            elif (
+                run.steps >= found.budget
+            ):  # a value between the last one and `value` keeps polynomials small
                 if self._first(run) > found.last:
                     self._form_missed(run)
-                elif self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
+                elif self.deflations < MOST_BUDGETS and self._deflates_copies(run):
                     return self.run()
-            look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
+            look = min(max(math.ceil(FURTHER * run.steps), run.steps + 1), self.most)
         self._count(run)
         return self
 
@@ -195,7 +200,7 @@ class Search:
 
     def _form_missed(self, run: Recurrences) -> None:
         """Take some more steps, and form the vectors of missed values."""
-        run.extend(math.ceil(FURTHER * max(run.steps, LEAST_STEPS)))
+        run.extend(math.ceil(FURTHER * run.steps))
         missed = self.missed = self._vectors_beyond(run, self.found.last)
         self.text = "undecided: a value vanished" if missed is None else f"found {missed.shape[1]} more"
 
@@ -226,9 +231,12 @@ class Search:
             parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
         if not any(part.size for part in parts):
             return None
-        coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
+        C, end = np.zeros((run.steps, len(parts), sum(part.shape[1] for part in parts))), 0
+        for column, part in enumerate(parts):
+            begin, end = end, end + part.shape[1]
+            C[:, column, begin:end] = part
         again = self._begun()
-        Z = again.combined(np.array(coefficients))
+        Z = again.combined(C)
         self._count(again)
         # Some of them may be the same, and more than there is room for.
         taken = self.deflated.shape[1]

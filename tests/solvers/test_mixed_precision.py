@@ -15,7 +15,7 @@ from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult
 from solvers.costs import require_memory
 from solvers.iterations import chebyshev
-from solvers.iterations.chebyshev import LEAST_LIMIT
+from solvers.iterations.chebyshev import REACH
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 from tests.solvers import answers
@@ -92,7 +92,7 @@ def test_auto_mixes_from_a_known_tolerance_on(
 ) -> None:
     monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     for precision in ("auto", "double"):
-        result = check(DISORDERED, 6, tol=share * LEAST_LIMIT, method="filter", precision=precision)
+        result = check(DISORDERED, 6, tol=share * REACH, method="filter", precision=precision)
         assert (result.info["single_columns"] > 0) == (mixes and precision == "auto")
 
 
