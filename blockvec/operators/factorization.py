@@ -89,6 +89,8 @@ class Factorization:
         Whether S is singular to working precision. Its solves are inaccurate, or refused.
     nearest : float
         Estimate of the least magnitude of an eigenvalue of S, relative to its norm.
+    pivot_error : float
+        Estimate of ||E||, relative to ||S||, where solves without refinement are those with S + E.
     """
 
     def __init__(self, A: Any, M: Any = None, *, device: str | None = None) -> None:
@@ -116,7 +118,7 @@ class Factorization:
         self._inertia: int | None = None
         self._counts = False  # whether the pivots of the factors are certain to tell the inertia
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
-        self.nearest = 0.0
+        self.nearest, self.pivot_error = 0.0, math.inf
 
     @staticmethod
     def is_available(device: str = "gpu") -> bool:
@@ -289,6 +291,12 @@ class Factorization:
         """
         return self._refined(B, tolerance) if B.size else B
 
+    @Profile.timed("products")
+    def solve_once(self, B: Array) -> Array:
+        """Solve (S + E) X = B for the same arrays, with the error E of the pivots: nothing is checked."""
+        X: Array = self._raw(B)
+        return X
+
     # Blocks are column-major arrays on the host, and of BlockVector on a GPU.
 
     @Profile.timed("products")
@@ -370,7 +378,8 @@ class Factorization:
             return float(self._lengths(X)[0])
 
         R = self._residual(B, X)
-        is_usable = self._backward_error(B, X, R) <= self._trusted
+        self.pivot_error = self._backward_error(B, X, R)
+        is_usable = self.pivot_error <= self._trusted
         error, first = length_of(R), length_of(X)  # their ratio is the pivots' error in this direction
         limit = xp.abs(column(B))
         while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
