@@ -107,13 +107,13 @@ class StandardForm:
     @property
     def is_rough(self) -> bool:
         """Whether solves in S have larger errors than those for the vectors x."""
-        return self.inverse is not None and self.inverse.is_rough
+        return self.inverse is not None and self.inverse.once is not None
 
     def refined(self) -> StandardForm:
         """Form the problem with all solves refined."""
         if not self.is_rough:
             return self
-        inverse = replace(cast(ShiftedInverse, self.inverse), once=None, is_rough=False)
+        inverse = replace(cast(ShiftedInverse, self.inverse), once=None)
         return _with_shift(self.A, self.M, self.factor, inverse, self.map.mode, self.operator.dtype)
 
     def moved(self, sigma: float) -> StandardForm:
@@ -296,7 +296,7 @@ def _with_shift(
     A: Operator, M: Operator | None, factor: Factor, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
-    inverse = inverse if mode == "normal" else replace(inverse, once=None, is_rough=False)
+    inverse = inverse if mode == "normal" else replace(inverse, once=None)
     sigma, steps = inverse.sigma, inverse.once or inverse.solve
 
     def vectors(Y: Array) -> Array:
