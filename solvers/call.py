@@ -18,7 +18,7 @@ from blockvec.system.scalars import plain
 
 from . import arguments
 from .blocks import column_factors, is_explicit, to_host
-from .costs import dense_is_faster, fits_dense, is_dense, is_full
+from .costs import dense_is_faster, fits_dense, is_dense
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .planning import Plan, placed, plan_of, warn_of_processes
 from .problem import Problem, asks_for_corrections
@@ -182,15 +182,13 @@ class Call:
     def _is_small_matrix(self, op: Operator) -> bool:
         """Check whether dense LAPACK takes less time for values around sigma than factors with their solves.
 
-        Dense matrices of 200 to 330 rows took 2.3 to 2.8 times as long by these.
         The options that only iterations have are honoured.
         """
         is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
         is_small = is_here and is_explicit(self.A) and fits_dense(op)
         if not (is_small and self.has_none("v0", "block_size", "checkpoint")):
             return False
-        is_short = dense_is_faster(op.shape[0], self.k, op.device, "factors") is not None
-        return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
+        return dense_is_faster(op.shape[0], self.k, op.device, "factors") is not None
 
     def _problem(self, op: Operator) -> Problem:
         options, preconditioner, file = self.options, self.preconditioner, self.options["checkpoint"]

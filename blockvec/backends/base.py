@@ -87,8 +87,9 @@ class Fused:
 
 
 def is_nearly_full(matrix: Any) -> bool:
-    """Check whether a sparse matrix is applied and factorised faster as a dense one."""
-    return bool(matrix.nnz * NEARLY_FULL >= matrix.shape[0] * matrix.shape[1] > 0)
+    """Check whether a matrix is applied and factorised faster as a dense one than as a sparse one."""
+    stored = matrix.nnz if hasattr(matrix, "nnz") else np.count_nonzero(matrix)
+    return bool(stored * NEARLY_FULL >= matrix.shape[0] * matrix.shape[1] > 0)
 
 
 def is_small(n: int, entries: int) -> bool:

@@ -89,6 +89,8 @@ class Factorization:
         Whether S is singular to working precision. Its solves are inaccurate, or refused.
     nearest : float
         Estimate of the least magnitude of an eigenvalue of S, relative to its norm.
+    pivot_error : float
+        Estimate of ||E||, relative to ||S||, where solves without refinement are those with S + E.
     """
 
     def __init__(self, A: Any, M: Any = None, *, device: str | None = None) -> None:
@@ -116,7 +118,7 @@ class Factorization:
         self._inertia: int | None = None
         self._counts = False  # whether the pivots of the factors are certain to tell the inertia
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
-        self.nearest = 0.0
+        self.nearest, self.pivot_error = 0.0, math.inf
 
     @staticmethod
     def is_available(device: str = "gpu") -> bool:
@@ -185,7 +187,8 @@ class Factorization:
     @property
     def largest_mass(self) -> float:
         """Largest magnitude of an element of M."""
-        return float(abs(self._M.data).max()) if self._M.nnz else 0.0
+        entries = self._M if isinstance(self._M, np.ndarray) else self._M.data
+        return float(abs(entries).max()) if entries.size else 0.0
 
     def shift_rounding(self, sigma: float) -> float:
         """Compute the rounding error u (||A|| / ||M|| + abs(sigma)) of eigenvalues near a shift."""
@@ -208,11 +211,14 @@ class Factorization:
         if not np.isfinite(self.sigma):
             raise OptionError(f"sigma: got {sigma!r}; give a finite number.")
         S = self._A if self._is_on_host and self.sigma == 0 else self._A - self._M * self.sigma
-        self._stored, self._inertia, self._counts, self.is_singular = int(S.nnz), None, False, True
+        self._inertia, self._counts, self.is_singular = None, False, True
         if self._is_on_host:
-            self._products = (self._applied(S),)
+            S = S if isinstance(S, np.ndarray) or not is_nearly_full(S) else S.toarray()
+            self._products = (as_operator(S, check_indices=False),)
+        is_dense = isinstance(S, np.ndarray)
+        self._stored = S.size if is_dense else int(S.nnz)
         # Calls of BLAS are short beside sparse factors, and its threads disturb long after them.
-        is_sparse = self._is_on_host and not is_nearly_full(S)
+        is_sparse = self._is_on_host and not is_dense
         with single_threaded_blas if is_sparse else contextlib.nullcontext():
             self._compute(S, only_counts)
 
@@ -282,23 +288,30 @@ class Factorization:
         target[:, :] = X
         return target
 
-    def solve_columns(self, B: Array, tolerance: float = 0.0) -> Array:
+    def solve_columns(self, B: Array, tolerance: float = 0.0, least: int = 0) -> Array:
         """Solve S X = B for a column-major NumPy array of the type of S, which is not checked; see `solve`.
 
-        The shortest way to a few columns on the host; X is column-major.
+        The shortest way to a few columns on the host; X is column-major. It is refined `least` times at
+        least.
         """
-        return self._refined(B, tolerance) if B.size else B
+        return self._refined(B, tolerance, least) if B.size else B
+
+    @Profile.timed("products")
+    def solve_once(self, B: Array) -> Array:
+        """Solve (S + E) X = B for the same arrays, with the error E of the pivots: nothing is checked."""
+        X: Array = self._raw(B)
+        return X
 
     # Blocks are column-major arrays on the host, and of BlockVector on a GPU.
 
     @Profile.timed("products")
-    def _refined(self, B: Any, tolerance: float) -> Any:
+    def _refined(self, B: Any, tolerance: float, least: int = 0) -> Any:
         if not self._factors.entries:
             raise BreakdownError(
                 f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."
             )
         accurate = ACCURATE * self._unit
-        least = self._refinements
+        least = max(least, self._refinements)
         if tolerance > accurate * self._norm:
             accurate, least = min(tolerance / self._norm, self._trusted), 0
         X = self._raw(B)
@@ -370,7 +383,8 @@ class Factorization:
             return float(self._lengths(X)[0])
 
         R = self._residual(B, X)
-        is_usable = self._backward_error(B, X, R) <= self._trusted
+        self.pivot_error = self._backward_error(B, X, R)
+        is_usable = self.pivot_error <= self._trusted
         error, first = length_of(R), length_of(X)  # their ratio is the pivots' error in this direction
         limit = xp.abs(column(B))
         while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
@@ -406,8 +420,9 @@ class Factorization:
             )
         if isinstance(matrix, np.ndarray):  # also of half precision, which sparse matrices do not have
             matrix = matrix.astype(dtype, copy=False)
-        converted = self._backend.csr(matrix, np.dtype(dtype))
-        if not self._backend.xp.isfinite(converted.data).all():
+        is_kept = isinstance(matrix, np.ndarray) and self._backend.name == "cpu" and is_nearly_full(matrix)
+        converted = np.ascontiguousarray(matrix) if is_kept else self._backend.csr(matrix, np.dtype(dtype))
+        if not self._backend.xp.isfinite(converted if is_kept else converted.data).all():
             raise OptionError(f"{name} holds NaN or Inf; check its entries.")
         return converted
 

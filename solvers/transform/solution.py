@@ -16,9 +16,9 @@ from blockvec import BlockVector, Factorization, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
-from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
+from ..blocks import Array, Block, ColumnBlock, RealArray, applied, column_factors, columns_of, to_host
 from ..factorization.inertia import proof
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
+from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, ritz_pairs, select
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError
@@ -43,13 +43,21 @@ POLISHING = 20  # restarts for the last digits where those at first were not eno
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
-    """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
+    """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back.
+
+    Solves in steps are refined where others than the nearest values are wanted, and where the pairs found
+    without that do not reach their limits.
+    """
+    form = form if problem.which == "LM" else form.refined()
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
         inside = _inside(form, problem, norms)
     try:
         inner = solve_around(form, inside)
         result = _accurate(form, inner, inside, problem, norms)
+        if form.is_rough and inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
+            again = solve_transformed(form.refined(), staged(problem, "refined"))
+            return one_after_other(result, again)
         is_skipped = problem.verify != "never" and result.verification is Verification.SKIPPED
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
@@ -195,8 +203,9 @@ def _tolerance(form: StandardForm, problem: Problem, norms: Norms) -> Tolerance:
         return Tolerance(SHARE * asked.tol, asked.convergence, unit)
     if form.inverse is not None or form.blocks is not BlockVector:
         error = form.inverse.error if form.inverse is not None else 0.0
+        step_unit = SHARE * form.factors.pivot_error if form.is_rough and form.factors is not None else 0.0
         given = asked.tol, asked.convergence, unit, asked.rounding
-        return TransformedTolerance(*given, form.map, norms, error)
+        return TransformedTolerance(*given, form.map, norms, error, step_unit)
     # The solve that transforms the vectors back is one more step of inverse iteration.
     return Tolerance(float(asked.unit**DIGITS), "value", unit)
 
@@ -254,7 +263,7 @@ def _accurate(
     """Transform pairs back; improve them where rounding errors keep them from their limits."""
     with blas_threads(form.A):
         result = _transformed_back(form, inner, problem, norms)
-    if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
+    if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all() or form.is_rough:
         return result
     is_dense = inner.info["method"] == "dense"
     if is_dense and form.A.device == "cpu":
@@ -282,13 +291,19 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     _refuse_infinite(form, theta, result.info["norm"])
     # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
     order = np.argsort(-np.abs(theta), kind="stable")
-    values = form.map.values(theta[order])
-    Y = columns_of(result.eigenvectors, order)
+    theta, Y = theta[order], columns_of(result.eigenvectors, order)
+    X = form.vectors(Y)
+    if form.is_rough:  # the refined solves of the vectors give the values without the errors of the steps
+        image = ColumnBlock(np.asfortranarray(form.factor.adjoint(X)))
+        theta, U = ritz_pairs(Y.conj().T @ applied(getattr(form.blocks, "inner", None), image).array)
+        order = np.argsort(-np.abs(theta), kind="stable")
+        theta, X = theta[order], X @ U[:, order]
+    values = form.map.values(theta)
     told = result.with_info(norm=norms.A, why=f"{result.info['why']}; {form.why}")
-    found = measured_pairs(form, values, form.vectors(Y), problem, norms, told)
+    found = measured_pairs(form, values, X, problem, norms, told)
     ascending = np.argsort(values, kind="stable")
     if len(theta) > problem.k:  # others than the wanted ones, which these have been cleaned of
-        wanted = select(theta[order], problem.which)[: problem.k]
+        wanted = select(theta, problem.which)[: problem.k]
         ascending = ascending[np.isin(ascending, wanted)]
     return found.part(ascending)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,7 @@ class TransformedTolerance(Tolerance):
     map: SpectralMap = SpectralMap()
     norms: Norms = Norms(1.0, 1.0, 1.0)
     solve_error: float = 0.0  # relative residual of solves, where it is above rounding errors
+    step_unit: float = 0.0  # as `unit`, of steps whose solves are not refined
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         wanted = SHARE * self._changes(theta)
@@ -124,7 +126,8 @@ class TransformedTolerance(Tolerance):
         Near the shift that is far more than the limit of a residual: the solves' rounding errors tell values
         apart that are equal for A and M.
         """
-        return np.fmax(self._changes(theta), self.limits(theta, norm))
+        changes = replace(self, unit=max(self.unit, self.step_unit))._changes(theta)
+        return np.fmax(changes, self.limits(theta, norm))
 
     def _changes(self, theta: RealArray) -> RealArray:
         """Compute the changes of values that change residuals of A and M by their limits."""

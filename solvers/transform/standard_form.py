@@ -29,6 +29,7 @@ Deviation: a factor of a small M in the operator instead of the M-inner product 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -102,6 +103,18 @@ class StandardForm:
     def inner(self) -> Operator | None:
         """The operator of that matrix; None for the identity."""
         return self.A if self.inner_name == "A" else self.M
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether solves in S have larger errors than those for the vectors x."""
+        return self.inverse is not None and self.inverse.once is not None
+
+    def refined(self) -> StandardForm:
+        """Form the problem with all solves refined."""
+        if not self.is_rough:
+            return self
+        inverse = replace(cast(ShiftedInverse, self.inverse), once=None)
+        return _with_shift(self.A, self.M, self.factor, inverse, self.map.mode, self.operator.dtype)
 
     def moved(self, sigma: float) -> StandardForm:
         """Form the problem around another shift, for which the factors are computed again."""
@@ -283,13 +296,14 @@ def _with_shift(
     A: Operator, M: Operator | None, factor: Factor, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
-    sigma = inverse.sigma
+    inverse = inverse if mode == "normal" else replace(inverse, once=None)
+    sigma, steps = inverse.sigma, inverse.once or inverse.solve
 
     def vectors(Y: Array) -> Array:
         return inverse.solve(factor.apply(Y))
 
     def apply(Y: Array) -> Array:
-        product = factor.adjoint(vectors(Y))
+        product = factor.adjoint(steps(factor.apply(Y)))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
     operator = operator_on(apply, factor.rank, dtype, A, factor.blocks, "A")

@@ -299,3 +299,33 @@ def test_a_matrix_whose_pivots_tell_nothing_is_not_proven() -> None:
     A.eliminate_zeros()
     result = answered(A, 3, sigma=0.0, verify="always")
     assert result.info["verification"].startswith(("not proved", "proved by inertia"))
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_steps_without_refinement_lose_neither_digits_nor_copies(
+    copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = sp.kron(models.model("laplace2d:n=24"), sp.eye_array(copies), format="csr")
+    exact = np.sort(np.repeat(eigenvalues(models.model("laplace2d:n=24")), copies))
+    k, sigma = 2 * copies + 1, 3.3
+    form = standard_form(as_operator(A), A, None, sigma)
+    assert form.is_rough
+    assert not form.refined().is_rough
+    assert form.factors is not None
+    assert form.factors.pivot_error > 1e-15
+    nearest = np.sort(exact[np.argsort(np.abs(exact - sigma), kind="stable")[:k]])
+    for roughness in (1.0, 1e7):  # relative errors that an iteration cannot remove
+        once = Factorization.solve_once
+
+        def noisy(factors: Factorization, B: Any, roughness: float = roughness, once: Any = once) -> Any:
+            X = once(factors, B)
+            return X + (roughness - 1) * 1e-16 * np.random.default_rng(0).standard_normal(X.shape)
+
+        monkeypatch.setattr(Factorization, "solve_once", noisy)
+        result = eigsh(A, k, sigma=sigma, return_info=True)
+        monkeypatch.setattr(Factorization, "solve_once", once)
+        assert result.converged.all()
+        assert (result.residuals <= result.limits).all()
+        np.testing.assert_allclose(
+            np.sort(np.abs(result.eigenvalues - sigma)), np.sort(np.abs(nearest - sigma)), atol=1e-12
+        )
