@@ -128,7 +128,22 @@ class Pair:
             self.adjoint.apply(Y, out=BlockVector(out, layout=layout))
             return out
 
-        return self._hermitian(product, n, 2 * self.entries, layout=layout)
+        op = self._hermitian(product, n, 2 * self.entries, layout=layout)
+        if isinstance(forward, Operator) and forward.device == "cpu":
+            op.vector_adder = self._vector_adder  # type: ignore[method-assign]
+        return op
+
+    def _vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
+        """Return a function that adds A^H A x to y, without the checks of two products."""
+        first, second = self.forward.vector_adder(), self.adjoint.vector_adder()
+        between = np.empty(self.shape[0], self.forward.dtype)
+
+        def add(x: Array, y: Array) -> None:
+            between.fill(0)
+            first(x, between)
+            second(between, y)
+
+        return add
 
     def augmented_operator(self) -> Operator:
         """Make [[0, A], [A^H, 0]], whose eigenvectors [u; v] of s have the accuracy of A."""
