@@ -28,6 +28,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
 from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, summed, to_host
+from ..costs import FEW_ROWS
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -166,14 +167,23 @@ class Pair:
         return BlockVector(X[:m], layout=left), BlockVector(X[m:], layout=right)
 
     def explicit_gram(self) -> Operator | None:
-        """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
-        A, n, nnz = matrix_on_host(self.forward), self.shape[1], self.entries
-        if A is None or n * n > MOST_GRAM * nnz:
-            return None
-        pairs = np.diff(A.indptr).astype(np.int64) ** 2
-        if pairs.sum() > MOST_LENGTH * nnz:
-            return None
-        op = as_operator(_gram_by_panels(A, pairs))
+        """Form A^H A of a matrix on the host, as a dense matrix; None where this takes longer.
+
+        BLAS forms that of a dense matrix in the time of a few products with it.
+        """
+        A, n, nnz = _matrix_of(self.forward), self.shape[1], self.entries
+        if isinstance(A, np.ndarray):
+            if n > FEW_ROWS:
+                return None
+            G = sum(part.conj().T @ part for part in np.split(A, range(MOST_TERMS, len(A), MOST_TERMS)))
+        else:
+            if A is None or n * n > MOST_GRAM * nnz:
+                return None
+            pairs = np.diff(A.indptr).astype(np.int64) ** 2
+            if pairs.sum() > MOST_LENGTH * nnz:
+                return None
+            G = _gram_by_panels(A, pairs)
+        op = as_operator(G)
         op.is_hermitian = True
         return op
 
