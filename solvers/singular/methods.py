@@ -68,7 +68,8 @@ MANY_PAIRS = 32  # triplets
 # and 16 columns (three matrices of 2,000 to 40,000 columns).
 BASIS, BASIS_PER_PAIR = 248, 5
 MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
-DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
+DENSE_WORK = 1_500_000  # m n^2 on the host up to which LAPACK takes less time than A^H A: 100 to 3000 rows
+DENSE_ENTRIES = 1 << 20  # elements of A that is formed for the LAPACK of a GPU because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
 PASSES, OVERSAMPLING = 4, 10  # of solver="randomized": products with A and A^H, and further columns
@@ -228,8 +229,11 @@ def choose(task: Task) -> tuple[str, str]:
         if fits:
             return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared"
         return "lanczos", "A has too many columns for dense LAPACK, and no factors"
-    is_small = is_whole and m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
-    if is_small and task.method == "auto" and task.start is None:
+    if op.device == "cpu":
+        is_small = m * n * n <= DENSE_WORK
+    else:
+        is_small = m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
+    if is_whole and is_small and task.method == "auto" and task.start is None:
         return "dense", f"A has {m} x {n} elements"
     if k * DENSE_SHARE > n and fits:
         return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of min(m, n) = {n}"
@@ -381,7 +385,7 @@ def _in_stages(
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
             changes["verify"] = "never"
-        form = operator if parts or first is None else first
+        form, first = operator if first is None else first, None
         part = solve(task.problem(form, which, k - done, **changes))
         parts.append(part)
         V: Any = side_by_side(BlockVector(part.eigenvectors), locked)
@@ -389,7 +393,7 @@ def _in_stages(
         before, done = done, found.settled
         is_over = which == "SA" or part.info["stopped"] in STOPPED
         is_over |= part.info["stopped"] == "maxiter" and left is None
-        if done == k or done <= before or is_over:
+        if done == k or (done <= before and form is operator) or is_over:
             return _joined(task, found, parts)
         # The known ones, and the others as they are so far.
         cut, next_one = (done, done) if task.which == "SM" else (k - done, k - done - 1)

@@ -28,6 +28,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
 from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, summed, to_host
+from ..costs import FEW_ROWS
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -128,7 +129,22 @@ class Pair:
             self.adjoint.apply(Y, out=BlockVector(out, layout=layout))
             return out
 
-        return self._hermitian(product, n, 2 * self.entries, layout=layout)
+        op = self._hermitian(product, n, 2 * self.entries, layout=layout)
+        if isinstance(forward, Operator) and forward.device == "cpu":
+            op.vector_adder = self._vector_adder  # type: ignore[method-assign]
+        return op
+
+    def _vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
+        """Return a function that adds A^H A x to y, without the checks of two products."""
+        first, second = self.forward.vector_adder(), self.adjoint.vector_adder()
+        between = np.empty(self.shape[0], self.forward.dtype)
+
+        def add(x: Array, y: Array) -> None:
+            between.fill(0)
+            first(x, between)
+            second(between, y)
+
+        return add
 
     def augmented_operator(self) -> Operator:
         """Make [[0, A], [A^H, 0]], whose eigenvectors [u; v] of s have the accuracy of A."""
@@ -151,14 +167,23 @@ class Pair:
         return BlockVector(X[:m], layout=left), BlockVector(X[m:], layout=right)
 
     def explicit_gram(self) -> Operator | None:
-        """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
-        A, n, nnz = matrix_on_host(self.forward), self.shape[1], self.entries
-        if A is None or n * n > MOST_GRAM * nnz:
-            return None
-        pairs = np.diff(A.indptr).astype(np.int64) ** 2
-        if pairs.sum() > MOST_LENGTH * nnz:
-            return None
-        op = as_operator(_gram_by_panels(A, pairs))
+        """Form A^H A of a matrix on the host, as a dense matrix; None where this takes longer.
+
+        BLAS forms that of a dense matrix in the time of a few products with it.
+        """
+        A, n, nnz = _matrix_of(self.forward), self.shape[1], self.entries
+        if isinstance(A, np.ndarray):
+            if n > FEW_ROWS:
+                return None
+            G = sum(part.conj().T @ part for part in np.split(A, range(MOST_TERMS, len(A), MOST_TERMS)))
+        else:
+            if A is None or n * n > MOST_GRAM * nnz:
+                return None
+            pairs = np.diff(A.indptr).astype(np.int64) ** 2
+            if pairs.sum() > MOST_LENGTH * nnz:
+                return None
+            G = _gram_by_panels(A, pairs)
+        op = as_operator(G)
         op.is_hermitian = True
         return op
 
