@@ -175,11 +175,11 @@ def recorded_sums_and_updates_are_repeated(comm: Any, folder: Path) -> None:
 
 
 def three_exchanges(doubled: Any, X: BlockVector, Y: BlockVector, Z: BlockVector) -> None:
-    """Take steps of a recurrence with the blocks, and a sum over the processes."""
+    """Take two steps of a recurrence with X and Y, and make a block of norm one of the next one."""
     doubled.apply(X, out=Y, beta=-1)
     doubled.apply(Y, out=X, beta=-1)
-    Z.axpy(0.5, X).scale(1 / Z.norms())
-    doubled.apply(Z, out=Y, beta=-1)
+    doubled.apply(X, out=Z)
+    Z.scale(1 / Z.norms())
 
 
 @work
