@@ -69,7 +69,7 @@ class DistributedOperator(Operator):
         self._inner = max(list(pairwise(ends))[::2], key=lambda rows: rows[1] - rows[0])
         if nnz is not None:
             self.nnz: int = nnz
-        if self.device == "cpu" and len(self._sparse_parts()) == 1 + len(coupling):
+        if len(self._sparse_parts()) == 1 + len(coupling):
             self.converted = self._converted
 
     @classmethod

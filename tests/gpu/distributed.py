@@ -138,7 +138,7 @@ def complex_matrices_and_copies_of_multiple_values_are_solved(comm: Any, folder:
 
 
 @work
-def chains_are_solved_and_filters_in_single_precision_refused(comm: Any, folder: Path) -> None:
+def chains_are_solved_also_by_filters_in_single_precision(comm: Any, folder: Path) -> None:
     chain = "xxz:sites=14,up=7"
     options: dict[str, Any] = {"which": "SA", "rng": 1, "device": "gpu", "return_info": True}
     with pytest.raises(OptionError, match=r"models\.generator"):
@@ -147,8 +147,9 @@ def chains_are_solved_and_filters_in_single_precision_refused(comm: Any, folder:
     generator = models.generator(chain)
     result = eigsh(generator, 5, comm=comm, method="lanczos", block_size=4, **options)
     check(generator.matrix(), result, comm, host(alone.eigenvalues), 1e-9)
-    with pytest.raises(OptionError, match="precision: 'mixed' needs a sparse matrix A"):
-        eigsh(generator, 5, comm=comm, method="filter", precision="mixed", **options)
+    mixed = eigsh(generator, 5, comm=comm, method="filter", precision="mixed", **options)
+    assert mixed.info["single_columns"] > 0
+    check(generator.matrix(), mixed, comm, host(alone.eigenvalues), 1e-9)
 
 
 @work
