@@ -147,9 +147,7 @@ class DistributedOperator(Operator):
             return
         self._run(X, Y, alpha, beta, shift, replace(request, rows=self._inner))
         # What the own part alone makes of the other rows is in no sum: it may be far above the results.
-        for rows in ((0, begin), (end, Y.n_rows)):
-            if rows[0] < rows[1]:
-                fused.compute(replace(request, rows=rows), X, Y, beta=1)
+        fused.add_ends(request, self._inner, X, Y)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
         self._couple(
