@@ -60,7 +60,7 @@ def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
     for width, order in ((3, "C"), (1, "C"), (3, "F"), (1, "F"), (3, "C")):
         X = np.array(whole[layout.rows, 1 : 1 + width], order=order)  # type: ignore[call-overload]
         for turn in range(60):
-            finish = halo.start(X)
+            finish, _ = halo.start(X)
             X += 0.5
             pause()
             assert np.array_equal(finish(), whole[wanted, 1 : 1 + width] + 0.5 * turn)
@@ -86,7 +86,7 @@ def a_failure_ends_waits(comm: MpiCommunicator) -> None:
         """Raise an exception in the middle of an exchange, or between sums; the others go on."""
         for turn in range(20):
             comm.sum(np.ones(3))
-            finish = halo.start(X)
+            finish, _ = halo.start(X)
             if error is not None and turn == 10:
                 raise error
             finish()
@@ -94,7 +94,7 @@ def a_failure_ends_waits(comm: MpiCommunicator) -> None:
     for failing in range(comm.size):
         ends_everywhere(comm, failing, exchanges)
         assert comm.sum(np.ones(2)).tolist() == [comm.size] * 2
-        assert np.array_equal(halo.start(X)(), np.ones((halo.wanted_rows, 2)))
+        assert np.array_equal(halo.start(X)[0](), np.ones((halo.wanted_rows, 2)))
         halos_follow_blocks_that_change(comm)
 
 
@@ -104,7 +104,7 @@ def unequal_patterns_are_exchanged_by_messages(comm: MpiCommunicator) -> None:
     rows = np.array(layout.cuts[1:-1] if comm.rank == 0 else [], np.int64)
     halo = Halo(layout, rows, backend_for("cpu"))
     X = np.arange(60 * comm.size)[layout.rows, None] * np.ones((1, 2))
-    assert np.array_equal(halo.start(X)()[:, 0], rows)
+    assert np.array_equal(halo.start(X)[0]()[:, 0], rows)
     assert kinds(halo) == {Messages}
 
 
@@ -118,7 +118,7 @@ def main(*_: Any) -> None:
     if shared._mailbox is not None:
         sums_have_the_bits_of_messages(shared, messages)
         halo = plan(shared)[0]
-        halo.start(np.ones((60, 2)))()
+        halo.start(np.ones((60, 2)))[0]()
         assert kinds(halo) == {HostCopies}
     for comm in (shared, messages):
         halos_follow_blocks_that_change(comm)

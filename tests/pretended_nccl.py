@@ -40,6 +40,10 @@ class DeviceArray(np.ndarray):  # type: ignore[type-arg]
 DeviceArray.__module__ = "cupy"
 
 
+captured: list[Callable[[], object]] | None = None
+"""What is recorded of the work that is queued, on any stream; None if it is queued."""
+
+
 class Event:
     """A place in a stream."""
 
@@ -47,6 +51,9 @@ class Event:
         self._reached = threading.Event()
 
     def record(self, stream: Stream) -> None:
+        if captured is not None:
+            captured.append(lambda: self.record(stream))
+            return
         self._reached = threading.Event()
         stream.put(self._reached.set)
 
@@ -69,7 +76,6 @@ class Stream:
         self._work: queue.Queue[Callable[[], object]] = queue.Queue()
         self._pauses = random.Random(len(self.known))
         self.ptr = len(self.known)
-        self._captured: list[Callable[[], object]] | None = None
         self.known.append(self)
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -87,22 +93,29 @@ class Stream:
         self.current.pop()
 
     def put(self, work: Callable[[], object]) -> None:
-        (self._work.put if self._captured is None else self._captured.append)(work)
+        if captured is None:
+            self._work.put(work)
+        else:
+            captured.append(lambda: self.put(work))
 
     def is_capturing(self) -> bool:
-        return self._captured is not None
+        return captured is not None
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that queues what the operations would have queued."""
-        captured = self._captured = []
+        """Return a function that queues what the operations would have queued, also on other streams."""
+        global captured
+        recording = captured = []
         try:
             operations()
         finally:
-            self._captured = None
-        return lambda: [self.put(work) for work in captured]
+            captured = None
+        return lambda: [again() for again in recording]
 
     def wait_event(self, event: Event) -> None:
-        self.put(event.wait)
+        if captured is None:
+            self.put(event.wait)
+        else:
+            captured.append(lambda: self.wait_event(event))
 
     def synchronize(self) -> None:
         """Wait, like CuPy, without looking at anything else."""
@@ -180,23 +193,27 @@ class Runtime:
 class Driver:
     """Flags that streams write and wait for."""
 
-    CUstream = CUdeviceptr = staticmethod(int)
-    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=0)
+    CUstream = CUdeviceptr = cuuint64_t = staticmethod(int)
+    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_EQ=1)
+    CUstreamBatchMemOpType = SimpleNamespace(
+        CU_STREAM_MEM_OP_WRITE_VALUE_64="write", CU_STREAM_MEM_OP_WAIT_VALUE_64="wait"
+    )
 
-    def cuStreamWriteValue64(self, stream: int, address: int, value: int, flags: int) -> tuple[int]:  # noqa: N802
-        flag = ctypes.c_int64.from_address(address)
-        Stream.known[stream].put(lambda: setattr(flag, "value", value))
+    class CUstreamBatchMemOpParams:
+        def __init__(self) -> None:
+            self.writeValue = self.waitValue = SimpleNamespace()
+
+    def cuStreamBatchMemOp(self, stream: int, count: int, steps: list[Any], flags: int) -> tuple[int]:  # noqa: N802
+        assert count == len(steps)
+        Stream.known[stream].put(lambda: [self._take(step.waitValue) for step in steps])
         return (0,)
 
-    def cuStreamWaitValue64(self, stream: int, address: int, value: int, flags: int) -> tuple[int]:  # noqa: N802
-        flag = ctypes.c_int64.from_address(address)
-
-        def wait() -> None:
-            while flag.value < value:
-                time.sleep(1e-5)
-
-        Stream.known[stream].put(wait)
-        return (0,)
+    def _take(self, fields: Any) -> None:
+        flag = ctypes.c_int64.from_address(fields.address)
+        if fields.operation == "write":
+            flag.value = fields.value64
+        while fields.operation == "wait" and flag.value != fields.value64:
+            time.sleep(1e-5)
 
 
 class Nccl:
@@ -388,13 +405,22 @@ def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
         whole = first + np.arange(width + 2)
         X = device_array(whole[layout.rows])[:, 1 : 1 + width]
         for _ in range(25):
-            found = halo.start(X)()
+            wait, free = halo.start(X)
+            found = wait()
             STREAM.put(lambda found=found: seen.append(np.array(found)))  # type: ignore[misc]
+            free()
             STREAM.put(lambda X=X: np.add(X, 0.5, out=X))  # type: ignore[misc]
         STREAM.synchronize()
         for turn, rows in enumerate(seen):
             assert np.array_equal(rows, whole[wanted, 1 : 1 + width] + 0.5 * turn)
         seen.clear()
+
+
+def exchange(halo: Any, X: Any) -> None:
+    """Exchange rows, which nobody reads."""
+    wait, free = halo.start(X)
+    wait()
+    free()
 
 
 def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
@@ -406,14 +432,14 @@ def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
         for turn in range(20):
             if error is not None and turn == 10:
                 raise error
-            halo.start(X)()
+            exchange(halo, X)
         STREAM.synchronize()
-        halo.start(X)
+        exchange(halo, X)
 
     ends_everywhere(comm, 0, exchanges)
     halos_follow_blocks_that_change(comm)
     for _ in range(3):
-        halo.start(X)()
+        exchange(halo, X)
     STREAM.synchronize()
 
 
@@ -425,9 +451,11 @@ def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
     seen: list[Any] = []
 
     def step() -> None:
-        found = halo.start(X)()
+        wait, free = halo.start(X)
+        found = wait()
         parts = comm.allgather(X[:1])
         STREAM.put(lambda: seen.append((np.array(found), np.array(parts)[:, 0])))
+        free()
         STREAM.put(lambda: np.add(X, 0.5, out=X))
 
     step()
@@ -437,7 +465,7 @@ def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
     assert comm._started == begin + per_turn + 2  # and what processes told each other
     for _ in range(20):
         again()
-        halo.start(X)()  # others may be between them
+        exchange(halo, X)  # others may be between them
     STREAM.synchronize()
     assert comm._started == begin + 21 * per_turn + 2 + 20
     for turn, (rows, parts) in enumerate(seen):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends import Array, backend_of
 from ..errors import DTypeError, LayoutError, ShapeError
-from ..kernels.problem import StreamProblem
+from ..kernels.problem import NO_ROWS, StreamProblem
 from . import dispatch
 from .arrays import Kind, Memory, check_writable, overlaps
 from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
@@ -82,22 +82,27 @@ def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
     return factor.copy() if overlaps(factor[None], out.array) else factor, (2, factor.dtype)
 
 
-def column_dot(X: Memory, Y: Memory, out: str | Array, beta: int = 0) -> Array:
-    """Compute the inner products x_j^H y_j in a new array of a type, or as ``out = x_j^H y_j + beta out``."""
-    problem = _column_dot_problem(X.kind, Y.kind, X.array is Y.array)
+def column_dot(
+    X: Memory, Y: Memory, out: str | Array, beta: int = 0, skipped: tuple[int, int] = NO_ROWS
+) -> Array:
+    """Compute the inner products x_j^H y_j in a new array of a type, or as ``out = x_j^H y_j + beta out``.
+
+    The rows `skipped`, from one up to another, are in no sum.
+    """
+    problem = _column_dot_problem(X.kind, Y.kind, X.array is Y.array, skipped[1] - skipped[0])
     if isinstance(out, str):
         out = X.backend.empty((X.n_cols,), out)
-    dispatch.run(problem, X.backend, X.array, Y.array, out, beta)
+    dispatch.run(problem, X.backend, X.array, Y.array, out, beta, skipped)
     return out
 
 
 @functools.lru_cache(maxsize=4096)
-def _column_dot_problem(x: Kind, y: Kind, same: bool) -> StreamProblem:
+def _column_dot_problem(x: Kind, y: Kind, same: bool, skipped: int) -> StreamProblem:
     """Check the operands of `column_dot` against each other and describe it."""
     check_same_backend("column_dot", x[0], y[0])
     if x[1:3] != y[1:3]:
         raise ShapeError(f"column_dot: blocks have shapes {x[1:3]} and {y[1:3]}; they must agree.")
-    return StreamProblem("column_dot", *x[1:4], 1 if same else 2, 0)
+    return StreamProblem("column_dot", x[1] - skipped, *x[2:4], 1 if same else 2, 0)
 
 
 class RowFunction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -69,7 +69,7 @@ class DistributedOperator(Operator):
         self._inner = max(list(pairwise(ends))[::2], key=lambda rows: rows[1] - rows[0])
         if nnz is not None:
             self.nnz: int = nnz
-        if self.device == "cpu" and len(self._sparse_parts()) == 1 + len(coupling):
+        if len(self._sparse_parts()) == 1 + len(coupling):
             self.converted = self._converted
 
     @classmethod
@@ -109,6 +109,13 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether all parts are, on GPUs that communicate without a host."""
+        parts = self.own, *(part for _, part in self._coupling)
+        between_gpus = getattr(self.layout.comm, "is_recordable", False)
+        return bool(between_gpus) and all(part.is_recordable for part in parts)
+
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:
             raise ShapeError(
@@ -126,8 +133,10 @@ class DistributedOperator(Operator):
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused | None = None
     ) -> None:
         run = self.own._run if request is None else partial(self.own._run_fused, request=request)
-        for part, halo, rows in self._coupled(X.array, Y.array, lambda: run(X, Y, alpha, beta, shift)):
-            part._run(memory_of(halo), memory_of(rows), alpha, 1, 0)
+        self._couple(
+            *(X.array, Y.array, lambda: run(X, Y, alpha, beta, shift)),
+            lambda part, halo, rows: part._run(memory_of(halo), memory_of(rows), alpha, 1, 0),
+        )
 
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
@@ -138,25 +147,30 @@ class DistributedOperator(Operator):
             return
         self._run(X, Y, alpha, beta, shift, replace(request, rows=self._inner))
         # What the own part alone makes of the other rows is in no sum: it may be far above the results.
-        for rows in ((0, begin), (end, Y.n_rows)):
-            if rows[0] < rows[1]:
-                fused.compute(replace(request, rows=rows), X, Y, beta=1)
+        fused.add_ends(request, self._inner, X, Y)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
-        for part, halo, rows in self._coupled(X, Y, lambda: self.own.apply_columns(X, Y, beta=1)):
-            part.apply_columns(np.asfortranarray(halo), rows, beta=1)
+        self._couple(
+            *(X, Y, lambda: self.own.apply_columns(X, Y, beta=1)),
+            lambda part, halo, rows: part.apply_columns(np.asfortranarray(halo), rows, beta=1),
+        )
 
-    def _coupled(
-        self, X: Array, Y: Array, own: Callable[[], None]
-    ) -> Iterator[tuple[Operator, Array, Array]]:
-        """Exchange the halo of X beside the product of the own part; yield what is added to rows of Y."""
+    def _couple(
+        self, X: Array, Y: Array, own: Callable[[], None], add: Callable[[Operator, Array, Array], object]
+    ) -> None:
+        """Exchange the halo of X beside the product of the own part; then add the coupling to rows of Y."""
         with current_traffic().product(X):
-            wait = None if self._halo is None else self._halo.start(X)
-            own()
-            if wait is not None:
+            if self._halo is None:
+                own()
+                return
+            wait, free = self._halo.start(X)
+            try:
+                own()
                 halo = wait()
                 for begin, part in self._coupling:
-                    yield part, halo, Y[begin : begin + part.shape[0]]
+                    add(part, halo, Y[begin : begin + part.shape[0]])
+            finally:
+                free()
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

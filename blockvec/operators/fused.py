@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from ..backends import Array
@@ -82,6 +83,19 @@ def compute(fused: Fused, X: Memory, Y: Memory, *, beta: int = 0) -> None:
         elementwise.column_dot(blocks[name[0]], blocks[name[1]], dots, beta)
     for name, gram in fused.gram.items():
         products.dot(blocks[name[0]], blocks[name[1]], out=gram, beta=beta)
+
+
+def add_ends(fused: Fused, inner: tuple[int, int], X: Memory, Y: Memory) -> None:
+    """Compute the results for the rows before and after a range, and add the sums to those that are there."""
+    begin, end = inner
+    if end - begin == Y.n_rows:
+        return
+    blocks = {"x": X, "y": Y}
+    for name, dots in fused.dots.items():
+        elementwise.column_dot(blocks[name[0]], blocks[name[1]], dots, 1, inner)
+    if fused.Z is not None or fused.gram:
+        for rows in ((0, begin), (end, Y.n_rows)):
+            compute(replace(fused, dots={}, rows=rows), X, Y, beta=1)
 
 
 def applied(Y: BlockVector, fused: Fused, dots: str | Sequence[str]) -> Applied:

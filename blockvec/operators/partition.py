@@ -114,7 +114,8 @@ class Partition:
             known[own] = self.numbers[wanted[own] - self.given.first_row]
             if self._comm is not None:
                 halo = Halo(self.given, wanted[~own].astype(np.int64), backend_for("cpu"))
-                known[~own] = halo.start(self.numbers[:, None])()[:, 0]
+                wait, _ = halo.start(self.numbers[:, None])
+                known[~own] = wait()[:, 0]
             ordered = sp.csr_array((rows.data, known[places], rows.indptr), shape=rows.shape)[self._order]
             moved = exchange_rows(self._comm, ordered, self._sends, self._receives)
             moved.sum_duplicates()

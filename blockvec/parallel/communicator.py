@@ -255,6 +255,11 @@ class MpiCommunicator:
         )
         return None if problems else copies
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether operations on arrays of GPUs are queued on their streams alone, as NCCL's are."""
+        return self._gpus is not None
+
     def record(
         self, record: Callable[[Callable[[], object]], Callable[[], object]], operations: Callable[[], object]
     ) -> Callable[[], object]:
@@ -356,7 +361,7 @@ class MpiCommunicator:
 
     def _look(self) -> None:
         """Abort operations between GPUs that a process misses, again and again until none is left."""
-        while not self._is_closed.wait(nccl.WATCH_S):
+        while not self._is_closed.wait(nccl.RELEASE_S if self._is_cut_off else nccl.WATCH_S):
             with self._noticing:
                 self._notice()
                 if not self._is_missed(self._started):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..backends import Array, Backend
 from .communicator import Communicator, Message, MpiCommunicator
-from .host_memory import Exchange, HostCopies, copy_rows
+from .host_memory import Exchange, HostCopies, Pending, copy_rows
 from .layout import RowLayout
 from .peer_copies import PeerCopies
 from .traffic import current_traffic
@@ -44,6 +43,7 @@ class Halo:
         self._sent = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
         self._buffers: dict[tuple[int, str], Buffers] = {}
+        self._recorded: list[Buffers] = []
         self._is_on_host = backend.name == "cpu"
         if not self._is_on_host:
             self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
@@ -55,17 +55,18 @@ class Halo:
             return slice(first, last + 1)
         return self._backend.from_host(rows)
 
-    def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange of rows of X; the function returned waits and returns the wanted rows.
+    def start(self, X: Array) -> Pending:
+        """Start the exchange of rows of X; return two functions, to be called in this order.
 
-        They are row-major, X is row-major or column-major; they are valid until the next exchange.
+        One waits for the wanted rows and returns them, row-major; the other one tells that they have been
+        read, also after an error. X is row-major or column-major.
         """
         buffers = self._buffers_for((X.shape[1], X.dtype.char))
         traffic = current_traffic()
         traffic.exchanges += 1
         traffic.exchange_bytes += self.sent_rows * X.shape[1] * X.itemsize
         stop = traffic.watch("exchange", X)
-        wait = buffers.start(X)
+        wait, free = buffers.start(X)
         stop()
 
         def finish() -> Array:
@@ -75,22 +76,24 @@ class Halo:
             traffic.exchange_s += time.perf_counter() - begin_s
             return halo
 
-        return finish
+        return finish, free
 
     def _buffers_for(self, kind: tuple[int, str]) -> Buffers:
-        """Return buffers for blocks of a width and type; those of a recording belong to it."""
+        """Return buffers for blocks of a width and type; those of a recording last as long as the plan."""
         exchange, comm, is_host = Exchange(self._received, self._sent, *kind), self._comm, self._is_on_host
-        if not is_host and self._backend.xp.cuda.get_current_stream().is_capturing():
-            # Flags of copy engines have another value in each exchange.
-            return Messages(comm, exchange, self._backend)
+        is_recording = not is_host and self._backend.xp.cuda.get_current_stream().is_capturing()
         buffers = self._buffers.get(kind)
         if buffers is None or not buffers.is_open:
+            if is_recording:  # what processes make together is not recorded
+                return Messages(comm, exchange, self._backend)
             if len(self._buffers) >= MOST_BUFFERS:
                 self._buffers.clear()
             copies: Buffers | None = None
             if isinstance(comm, MpiCommunicator):
                 copies = comm.host_copies(exchange) if is_host else comm.peer_copies(exchange)
             buffers = self._buffers[kind] = copies or Messages(comm, exchange, self._backend)
+        if is_recording and buffers not in self._recorded:
+            self._recorded.append(buffers)
         return buffers
 
 
@@ -110,7 +113,7 @@ class Messages:
             (rank, self._halo[begin:end]) for rank, begin, end in exchange.received
         ]
 
-    def start(self, X: Array) -> Callable[[], Array]:
+    def start(self, X: Array) -> Pending:
         messages = []
         for rank, rows, buffer in self._sends:
             part = X[rows] if isinstance(rows, slice) else buffer
@@ -126,4 +129,4 @@ class Messages:
             wait()
             return self._halo
 
-        return finish
+        return finish, bool

@@ -13,7 +13,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,10 @@ class Mailbox:
         self.turn = self._numbers[self._own] = turn
 
 
+Pending: TypeAlias = tuple[Callable[[], Array], Callable[[], object]]
+"""What is left of an exchange that has begun: to wait for the rows, and to tell that they have been read."""
+
+
 class Exchange(NamedTuple):
     """The rows that a process sends and receives for a product, in blocks of one width and type."""
 
@@ -136,8 +140,11 @@ class Exchange(NamedTuple):
 class HostCopies:
     """Exchanges of rows of one width and type: a process writes them into the halo of another.
 
-    The order of steps is that of `PeerCopies`. `offers` are of each process the rows of its halo, and the
-    places of others in it.
+    It then writes the number of the exchange beside it. A process has two halos in turn. Neighbours receive
+    from each other: the number s - 1 tells that the neighbour has come to that exchange, and therefore has
+    read the halo of exchange s - 2.
+
+    `offers` are of each process the rows of its halo, and the places of others in it.
     """
 
     def __init__(
@@ -168,7 +175,7 @@ class HostCopies:
     def _place(self, owner: int, writer: int) -> int:
         return (owner * self._comm.size + writer) * (LINE_BYTES // 8)
 
-    def start(self, X: Array) -> Callable[[], Array]:
+    def start(self, X: Array) -> Pending:
         wait = self._comm.started()
         self._step = step = self._step + 1
         numbers, awaited, halo = self._numbers, self._awaited, self._halos[step & 1]
@@ -184,7 +191,7 @@ class HostCopies:
                 wait(have_arrived)
             return halo
 
-        return finish
+        return finish, bool
 
 
 def copy_rows(X: Array, rows: Any, out: Array) -> None:

@@ -8,19 +8,24 @@ from typing import Any
 
 from ..backends import Array
 from ..kernels.limits import round_up
-from .host_memory import Exchange
+from .host_memory import Exchange, Pending
 
 HEADER_BYTES = 256  # of the flags, or a multiple; keeps rows aligned
-RELEASED = 1 << 62  # a flag that no exchange waits for
+FLAG_BYTES = 16  # of the two flags of a neighbour
 
 
 class PeerCopies:
     """Exchanges of rows of one width and type between processes that can open each other's memory.
 
-    A process copies rows into the halo of a neighbour and then writes the number of the exchange to a flag
-    there, both on a stream of its own; the neighbour's stream waits for the flag. No multiprocessor and no
-    host takes part. A process has two halos in turn. Neighbours receive from each other: the flag of exchange
-    s - 1 tells that the neighbour's stream has come to it, and therefore has read the halo of exchange s - 2.
+    For each neighbour, a process has two flags in its own memory: whether that one's halo is free for these
+    rows, and whether rows of that one have arrived. It waits until the neighbour's halo is free, copies rows
+    there and sets the flag there that tells so, all on a stream of its own; the neighbour's stream waits for
+    the flag and sets the other one when it has read the rows. Whoever has waited for a flag clears it: flags
+    are the same before and after each exchange, so that it can be recorded. No multiprocessor and no host
+    takes part.
+
+    What is awaited depends on earlier exchanges only, and on what stands before it in the same one: branches
+    of a recording may be run one after the other.
 
     `begin` is called at the begin of an exchange.
     """
@@ -30,11 +35,10 @@ class PeerCopies:
         from cuda.bindings import driver
 
         self._cupy, self._driver, self._runtime = cupy, driver, cupy.cuda.runtime
-        self._rank, self._step, self.is_open = rank, 0, True
+        self._rank, self.is_open = rank, True
         self._exchange, self._row_bytes, self._begin = exchange, exchange.row_bytes, begin
-        self._header = round_up(8 * size, HEADER_BYTES)
-        self._slot = round_up(exchange.rows * self._row_bytes, HEADER_BYTES)
-        total = self._header + 2 * self._slot
+        self._header = round_up(FLAG_BYTES * size, HEADER_BYTES)
+        total = self._header + exchange.rows * self._row_bytes
         self._device = cupy.cuda.Device()
         self._memory = int(self._runtime.malloc(total))
         self._peers: dict[int, int] = {}  # addresses of their memory
@@ -43,78 +47,109 @@ class PeerCopies:
         self._runtime.memset(self._memory, 0, total)
         self._device.synchronize()
         memory = cupy.cuda.UnownedMemory(self._memory, total, None)
-        slots = (cupy.cuda.MemoryPointer(memory, self._header + slot * self._slot) for slot in range(2))
-        shape, dtype = (exchange.rows, exchange.width), exchange.dtype
-        self._halos = [cupy.ndarray(shape, dtype, slot) for slot in slots]
+        place = cupy.cuda.MemoryPointer(memory, self._header)
+        self._halo = cupy.ndarray((exchange.rows, exchange.width), exchange.dtype, place)
         self._side, self._rescue = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._ready, self._pushed = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-        # The driver's objects for addresses and streams take longer to make than their use takes.
-        self._flags = [driver.CUdeviceptr(self._memory + 8 * peer) for peer, _, _ in exchange.received]
-        self._targets: list[tuple[tuple[int, int], Any, Any, int, Any]] = []
+        # Operations on flags, as the driver takes them: making its objects takes longer than their use.
+        peers = [peer for peer, _, _ in exchange.received]  # this process sends to the same ones
+        arrived, free = ([self._flag(self._memory, peer, kind) for peer in peers] for kind in (0, 1))
+        self._awaits = [step for flag in arrived for step in (self._wait(flag), self._write(flag, 0))]
+        self._claims = [step for flag in free for step in (self._wait(flag), self._write(flag, 0))]
+        self._releases = [self._write(flag, 1) for flag in arrived + free]
+        self._arrivals: list[Any] = []
+        self._returns: list[Any] = []
+        self._targets: list[tuple[int, Any, int, Any]] = []
+        self._set_flags(self._side, [self._write(flag, 1) for flag in free])
+        self._side.synchronize()
+
+    def _flag(self, memory: int, peer: int, kind: int) -> Any:
+        """Find a flag of a process: its rows have arrived (0), or its halo is free (1)."""
+        return self._driver.CUdeviceptr(memory + FLAG_BYTES * peer + FLAG_BYTES // 2 * kind)
+
+    def _write(self, flag: Any, value: int) -> Any:
+        step = self._driver.CUstreamBatchMemOpParams()
+        step.writeValue.operation = self._driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_64
+        step.writeValue.address, step.writeValue.value64 = flag, self._driver.cuuint64_t(value)
+        return step
+
+    def _wait(self, flag: Any) -> Any:
+        step = self._driver.CUstreamBatchMemOpParams()
+        step.waitValue.operation = self._driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_64
+        step.waitValue.address, step.waitValue.value64 = flag, self._driver.cuuint64_t(1)
+        step.waitValue.flags = int(self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
+        return step
+
+    def _set_flags(self, stream: Any, steps: list[Any]) -> None:
+        """Queue operations on flags, one after the other."""
+        if steps:
+            _check(self._driver.cuStreamBatchMemOp(self._driver.CUstream(stream.ptr), len(steps), steps, 0))
 
     def offer(self) -> Any:
-        """Describe this process's memory to the others: handle, bytes per halo, and first rows by process."""
+        """Describe this process's memory to the others: handle, and first rows by process."""
         handle = self._runtime.ipcGetMemHandle(self._memory)
-        return handle, self._slot, {peer: begin for peer, begin, _ in self._exchange.received}
+        return handle, {peer: begin for peer, begin, _ in self._exchange.received}
 
     def open(self, offers: Sequence[Any]) -> None:
         """Open the memory of those that this process sends to; `offers` are those of all processes."""
         width, dtype = self._exchange.width, self._exchange.dtype
         for peer, chosen, count in self._exchange.sent:
-            handle, slot, begins = offers[peer]
+            handle, begins = offers[peer]
             there = self._peers[peer] = int(self._runtime.ipcOpenMemHandle(handle))
             first = there + self._header + begins[self._rank] * self._row_bytes
-            flag = self._driver.CUdeviceptr(there + 8 * self._rank)
             packed = None if isinstance(chosen, slice) else self._cupy.empty((count, width), dtype)
-            self._targets.append(((first, first + slot), flag, chosen, count, packed))
+            self._targets.append((first, chosen, count, packed))
+            self._arrivals.append(self._write(self._flag(there, self._rank, 0), 1))
+            self._returns.append(self._write(self._flag(there, self._rank, 1), 1))
 
-    def start(self, X: Array) -> Callable[[], Array]:
+    def start(self, X: Array) -> Pending:
         self._begin()
         with self._device:
             return self._start(X)
 
-    def _start(self, X: Any) -> Callable[[], Array]:
-        self._step += 1
-        turn, stream = self._step % 2, self._cupy.cuda.get_current_stream()
-        for _, _, rows, _, packed in self._targets:
+    def _start(self, X: Any) -> Pending:
+        stream = self._cupy.cuda.get_current_stream()
+        for _, rows, _, packed in self._targets:
             if packed is not None:
                 self._cupy.take(X, rows, axis=0, out=packed)
         self._ready.record(stream)
         self._side.wait_event(self._ready)
+        self._set_flags(self._side, self._claims)
         line, kind, side = self._row_bytes, self._runtime.memcpyDeviceToDevice, self._side.ptr
-        to = self._driver.CUstream(side)
-        for places, flag, rows, count, packed in self._targets:
+        for place, rows, count, packed in self._targets:
             if packed is not None:
                 address, pitch = packed.data.ptr, line
             else:
                 pitch = X.strides[0] if len(X) > 1 else line
                 address = X.data.ptr + rows.start * pitch
             if pitch == line:
-                self._runtime.memcpyAsync(places[turn], address, count * line, kind, side)
+                self._runtime.memcpyAsync(place, address, count * line, kind, side)
             else:
-                self._runtime.memcpy2DAsync(places[turn], line, address, pitch, line, count, kind, side)
-            _check(self._driver.cuStreamWriteValue64(to, flag, self._step, 0))
+                self._runtime.memcpy2DAsync(place, line, address, pitch, line, count, kind, side)
+        self._set_flags(self._side, self._arrivals)
         self._pushed.record(self._side)
+        awaits = [self._awaits]
 
         def finish() -> Array:
             with self._device:
-                here, driver = self._driver.CUstream(stream.ptr), self._driver
-                equal_or_more = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-                for flag in self._flags:
-                    _check(driver.cuStreamWaitValue64(here, flag, self._step, equal_or_more))
                 stream.wait_event(self._pushed)  # X may be modified from here on
-            halo: Array = self._halos[turn]
+                self._set_flags(stream, awaits.pop())
+            halo: Array = self._halo
             return halo
 
-        return finish
+        def free() -> None:
+            if awaits:  # after an error: flags have to be as before
+                finish()
+            with self._device:
+                self._set_flags(stream, self._returns)
+
+        return finish, free
 
     def release(self) -> None:
         """Let all streams go on that wait for a neighbour; no other exchange is possible."""
         self.is_open = False
         with self._device:
-            for flag in self._flags:
-                rescue = self._driver.CUstream(self._rescue.ptr)
-                _check(self._driver.cuStreamWriteValue64(rescue, flag, self._step + RELEASED, 0))
+            self._set_flags(self._rescue, self._releases)
 
 
 def _check(results: tuple[Any, ...]) -> None:

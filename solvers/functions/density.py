@@ -19,9 +19,11 @@ al., IPDPS (2015) 417 (blocks of vectors, and dots in the pass of their product)
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +37,7 @@ from blockvec.system.frozen import frozen
 from ..arguments import blas_threads, check_choice, check_shape, integer, on_device_of
 from ..blocks import RealArray, to_host
 from ..costs import require_memory
+from ..iterations.chebyshev import recorder_for
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
 from .bounds import OutsideError, SpectralBounds, bounds_of
@@ -278,13 +281,28 @@ def _check_growth(ratios: Any, dtype: Any) -> None:
 def _moments(doubled: Any, X: BlockVector, half: int, note: Callable[[int, int], object]) -> Any:
     """Compute <x|T_k(h)|x> / <x|x> of the columns of a block, which is overwritten, shape (2 half, b)."""
     squares, rows = to_host(X.norms()).astype(np.float64) ** 2, list[Any]()
-    steps = Recurrence(doubled, X, X.like())
+    steps, found = Recurrence(doubled, X, X.like()), list[dict[str, Any]]()
+    recorder, again = recorder_for(doubled, X), None
+
+    def take(steps: Recurrence, count: int) -> None:
+        found[:] = [steps.step(dots=("xy", "yy")) for _ in range(count)]
+
+    def take_from(steps: Recurrence) -> None:
+        take(copy.copy(steps), GROUP)
+
     while steps.taken < half:
+        count = min(GROUP, half - steps.taken)
         with np.errstate(all="ignore"):
-            group = [steps.step(dots=("xy", "yy")) for _ in range(min(GROUP, half - steps.taken))]
-        dots = start_copies(*(step[name] for step in group for name in ("xy", "yy")))()
+            if recorder is None or count < GROUP or not steps.taken:  # the first group compiles kernels
+                take(steps, count)
+            else:
+                with recorder:
+                    again = again or recorder.record(partial(take_from, copy.copy(steps)))
+                    again()
+                steps.skip(count)
+        dots = start_copies(*(step[name] for step in found for name in ("xy", "yy")))()
         rows += [(part.real / squares).astype(np.float64) for part in dots]
-        note(len(group), X.n_cols)
+        note(count, X.n_cols)
         _check_growth(rows, X.dtype)
     moments = 2 * np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
     moments[::2] -= moments[0] / 2

@@ -205,7 +205,7 @@ def saves_time(operator: Operator, block_size: int) -> bool:
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
-MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products take longer than their calls
+MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products of one process outlast their calls
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
 
 
@@ -250,7 +250,7 @@ class ChebyshevOperator:
             return self._apply(X, out)
         x, y = (cast(BlockVector, block).memory for block in (X, out))
         key = x.address, x.kind, y.address, y.kind
-        if key not in self._repeats:
+        if not everywhere(getattr(X, "layout", None), key in self._repeats):  # addresses of processes differ
             if len(self._repeats) == MOST_REPEATS:  # each keeps two blocks
                 self._repeats.clear()
             with self._recorder:
@@ -287,7 +287,8 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
     is_own = buffer.dtype.char in "dD" or buffer.shape[1] <= SINGLE_COLUMNS
     is_recordable = getattr(operator, "is_recordable", False) and is_own
     layout = getattr(buffer, "layout", None)
-    if buffer.device == "cpu" or not everywhere(layout, is_recordable and n_bytes <= MOST_RECORDED_BYTES):
+    pays = layout is not None or n_bytes <= MOST_RECORDED_BYTES
+    if buffer.device == "cpu" or not everywhere(layout, is_recordable and pays):
         return None
     return Recorder(buffer.device, None if layout is None else layout.comm)
 

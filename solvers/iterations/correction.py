@@ -205,7 +205,7 @@ class Corrector:
         self._function = how.correction if callable(how.correction) else None
         chosen = "davidson" if self.undecided else "minres"
         self.method = chosen if how.correction == "auto" else "function" if self._function else how.correction
-        self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
+        self._recordings = None if operator.device == "cpu" else Recordings(operator)
 
     def _apply(self, X: Block, *arguments: Any, **options: Any) -> Block:
         self.counts.apply(X.shape[1])

@@ -138,10 +138,9 @@ class FilteredRestart(ThickRestart):
         krylov, size, degree = self.krylov, self.options.block_size, 1
         if self.filter is not None:
             # Single columns are for cheap steps; a filter reads the matrix once for all columns.
-            k, degree, recorder = self.problem.k, self.filter.degree, None
+            k, degree = self.problem.k, self.filter.degree
             size = max(size, min(filter_width(k), (self.options.ncv - k) // 2))  # two steps between restarts
-            if krylov.buffer.layout is None:  # recordings are found by addresses: processes' differ
-                recorder = recorder_for(operator, krylov.buffer[:, :size])
+            recorder = recorder_for(operator, krylov.buffer[:, :size])
             A, factor = self._single() if self.is_mixed else (self.operator, 1.0)
             operator = ChebyshevOperator(A, self.filter.scaled(factor), self.locked, recorder, self.operator)
         self.block_size, self.digits = size, math.inf

@@ -28,6 +28,7 @@ from blockvec import Recorder, RowFunction, array_namespace, start_copy
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block, Operator, project_out
+from ..runtime.processes import everywhere
 from .calls import takes_arrays
 from .systems import (
     EXHAUSTED,
@@ -144,11 +145,11 @@ class _Minres(LinearSystems):
         self.finish(squares < 0, "indefinite preconditioner")
         self.begin(np.sqrt(np.maximum(squares, 0)))
         inside = Coordinates(self.b)
-        is_plain = not has_preconditioner and final is None and U.layout is None
-        if not (is_plain and getattr(self.operator, "is_recordable", False)):
+        is_plain = not has_preconditioner and final is None
+        if not everywhere(U.layout, is_plain and getattr(self.operator, "is_recordable", False)):
             recordings = None
         elif recordings is None and U.device != "cpu":
-            recordings = Recordings(U.device)
+            recordings = Recordings(self.operator)
         with contextlib.nullcontext() if recordings is None else recordings.recorder:
             if recordings is None:
                 steps = Steps(self.operator, U, projection, final=final)
@@ -423,8 +424,9 @@ class Steps:
 class Recordings:
     """Recorded steps for solves with one operator, reused by the next solve of the same shapes."""
 
-    def __init__(self, device: str) -> None:
-        self.recorder = Recorder(device)
+    def __init__(self, operator: Operator) -> None:
+        layout = operator.layout
+        self.recorder = Recorder(operator.device, None if layout is None else layout.comm)
         self._key: tuple[Any, ...] = ()
 
     def steps(self, operator: Operator, U: Block, Q: Block | None) -> Steps:

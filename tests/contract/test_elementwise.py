@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, RowFunction
+from blockvec.operations import elementwise
+from blockvec.operations.arrays import REAL_TYPES
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -154,6 +156,25 @@ def test_column_dots_are_within_the_rounding_bound(
     scale = (np.abs(X) * np.abs(Y)).sum(axis=0, dtype=float)
     assert is_close(dots, exact, scale, dots.dtype, ulps=4 * (2 + np.sqrt(shape[0])))
     assert np.all(host(V.column_dot(V)).imag == 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(20003, 1), (6007, 7), (901, 64), (3, 3000)])
+@pytest.mark.parametrize("ends", [(0, 1), (0, 0), (0.2, 0.7), (0, 0.5), (0.5, 1)])
+def test_column_dots_of_both_ends_of_a_block(
+    device: str, dtype: str, shape: tuple[int, int], ends: tuple[float, float]
+) -> None:
+    rng = np.random.default_rng(6)
+    X, Y = (rng.integers(-2, 3, shape).astype(dtype) for _ in range(2))
+    v, w = (BlockVector(on(device, block)).memory for block in (X, Y))
+    begin, end = (int(share * shape[0]) for share in ends)
+    for right, B, kind in ((w, Y, dtype), (v, X, REAL_TYPES[dtype])):
+        terms = X.conj() * B
+        expected = terms.sum(axis=0) - terms[begin:end].sum(axis=0)
+        dots = elementwise.column_dot(v, right, kind, 0, (begin, end))
+        assert np.array_equal(host(dots), expected)
+        elementwise.column_dot(v, right, dots, 1, (begin, end))
+        assert np.array_equal(host(dots), 2 * expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

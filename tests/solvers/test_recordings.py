@@ -62,7 +62,7 @@ def test_steps_are_those_of_the_plain_iteration(
         "Q": Q,
         "with_first": with_first,
     }
-    recordings = Recordings(device)
+    recordings = Recordings(A)
     for _ in range(2):  # the second time with what is known
         assert_same(block_minres(A, B, recordings=recordings, **options), directly(A, B, **options))
 

@@ -22,7 +22,15 @@ from ...kernels.elementwise import (
     within_kernel,
 )
 from ...kernels.limits import ceil_div, round_up
-from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, promote, real_type
+from ...kernels.problem import (
+    NO_ROWS,
+    StreamProblem,
+    TsmttsmProblem,
+    is_complex,
+    itemsize,
+    promote,
+    real_type,
+)
 from ...kernels.rows import trace
 from ..base import DeviceArray as Array
 from ..base import is_cupy, leading_dimension
@@ -173,9 +181,17 @@ def scale(gpu: Gpu, out: Array, beta: complex) -> None:
         weighted_sum(gpu, out, None, out, beta)
 
 
-def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array, beta: complex) -> None:
+def column_dots(
+    gpu: Gpu,
+    problem: StreamProblem,
+    X: Array,
+    Y: Array,
+    out: Array,
+    beta: complex,
+    skipped: tuple[int, int] = NO_ROWS,
+) -> None:
     """out_j = sum_i conj(X_ij) Y_ij + beta out_j, summed in double precision; X may be Y."""
-    partials = _column_partials(gpu, X, Y, conj=True)
+    partials = _column_partials(gpu, X, Y, conj=True, skipped=skipped)
     fold(gpu, partials, out[None, :], 1, beta)
 
 
@@ -187,11 +203,14 @@ def column_product(
     fold(gpu, partials, C, alpha, beta)
 
 
-def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
+def _column_partials(
+    gpu: Gpu, X: Array, Y: Array, *, conj: bool, skipped: tuple[int, int] = NO_ROWS
+) -> Array:
     """Return sums of conj(X_ij) Y_ij over the rows of each block, shape (blocks, 1, width)."""
     import cupy
 
-    K, M = X.shape
+    cut, gap = skipped[0], skipped[1] - skipped[0]
+    K, M = X.shape[0] - gap, X.shape[1]
     same = X is Y and (conj or X.dtype.kind == "f")
     dots = ColumnDots(type_name(X), type_name(Y), same, conj)
     if not _aligned(dots.vector, X, Y):
@@ -200,7 +219,7 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
         return cupy.empty((0, 1, M), dots.dtype_sum)
     launch, blocks, lanes, groups = _column_plan(gpu, dots, K, M)
     partials = cupy.empty((blocks, 1, M), dots.dtype_sum)
-    launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
+    launch(X, leading_dimension(X), Y, leading_dimension(Y), K, cut, gap, M, lanes, groups, partials)
     return partials
 
 

@@ -7,11 +7,12 @@ blocks are read as long rows, since NumPy's loops run over the last axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...kernels.problem import StreamProblem
+from ...kernels.problem import NO_ROWS, StreamProblem
 from ..base import Array
 from .panels import CHUNK_BYTES, real_view, spread_rows
 
@@ -80,12 +81,26 @@ def _fold(width: int, *blocks: Array | None) -> int:
     return max(1, LONG_ROW // width)
 
 
-def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array, beta: complex) -> None:
+def column_dots(
+    problem: StreamProblem,
+    X: Array,
+    Y: Array,
+    out: Array,
+    beta: complex,
+    skipped: tuple[int, int] = NO_ROWS,
+) -> None:
     """Set out_j = sum_i conj(X_ij) Y_ij + beta out_j; X may be Y.
 
     Sums of `DOT_ROWS` rows are added in double precision. It consists of a few long calls of NumPy, since the
     interpreter runs one thread at a time.
     """
+    if skipped != NO_ROWS:
+        for end in (slice(0, skipped[0]), slice(skipped[1], None)):
+            x = X[end]
+            y = x if X is Y else Y[end]
+            column_dots(replace(problem, K=len(x)), x, y, out, beta)
+            beta = 1
+        return
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
     width, real = X.shape[1], "c" not in (X.dtype.kind, Y.dtype.kind)

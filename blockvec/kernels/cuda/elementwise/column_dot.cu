@@ -7,6 +7,8 @@
 // A thread keeps its columns, so a row takes one addition of index arithmetic, and neighbouring threads read neighbouring
 // addresses at any width. Rows wider than `lanes` VECTOR columns are cut into tiles, blockIdx.y being the tile.
 //
+// Before row `cut` of those that are summed, `gap` rows of the block are skipped: both ends of a block take one launch.
+//
 // Types:   XReal, YReal: types of the parts of elements, which are complex under X_COMPLEX and Y_COMPLEX.
 // Problem: SAME: Y is X, read once, and the sums are real; CONJ: of X; ALIGNED: packs are.
 // Config:  VECTOR, dividing the width; THREADS: maximum per block; UNROLL.
@@ -30,7 +32,8 @@ __device__ __forceinline__ Sum product(S x, T y) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    KERNEL(const X* x, i64 ldx, const Y* y, i64 ldy, i64 rows, i64 width, int lanes, int groups, Sum* partials) {
+    KERNEL(const X* x, i64 ldx, const Y* y, i64 ldy, i64 rows, i64 cut, i64 gap, i64 width, int lanes, int groups,
+           Sum* partials) {
     SHARED_ARRAY(Sum, scratch, [THREADS * VECTOR]);
     const int group = threadIdx.x / lanes, lane = threadIdx.x % lanes;
     const i64 col = (static_cast<i64>(blockIdx.y) * lanes + lane) * VECTOR;
@@ -44,7 +47,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         Pack<Y, VECTOR, ALIGNED> ys[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; ++u) {
-            const i64 at = row + u * stride;
+            const i64 summed = row + u * stride;
+            const i64 at = summed < cut ? summed : summed + gap;
             xs[u] = *reinterpret_cast<const Pack<X, VECTOR, ALIGNED>*>(x + at * ldx + col);
             if constexpr (!SAME) ys[u] = *reinterpret_cast<const Pack<Y, VECTOR, ALIGNED>*>(y + at * ldy + col);
         }
