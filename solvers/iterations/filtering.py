@@ -67,8 +67,11 @@ MOST_SINGLE_CYCLES = 30.0  # cycles; with 22, filters made 2 of 31 problems 1.3 
 BLOCK_CYCLES = 2  # cycles of blocks, on long columns and GPUs, where a step costs more beside a product
 MOST_BLOCK_CYCLES = 7.0  # cycles; 3 matrices of 1.4e5 rows on a host: 0.63 to 1.10 of the time of five rules
 SKETCH_WIDTH = 2  # vectors of a sketch
-SKETCH_STEPS = 40  # Lanczos steps of a sketch; up to 320 for crowded ends saved 0.7 per cent of the columns
+# Lanczos steps of a sketch, at first and at most. With 40 alone a Laplacian of 320^3 rows took 1.6 times as
+# long on an H200, one of 200^3 rows 1.3 times: the degree followed from an edge that was too far inside.
+SKETCH_STEPS, MOST_SKETCH_STEPS = 40, 320
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
+CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 # Share of the degree in double precision down to which a filter is mixed: rounding errors bound the spread,
 # and with it the degree where the first value is far out. A product in single precision takes half the time.
@@ -169,13 +172,18 @@ class FilteredRestart(ThickRestart):
         return self.promised
 
     def _designed_by_sketch(self) -> Filter | None:
-        """Design the filter for a sketch of the spectrum."""
-        from .spectrum import sketch_spectrum
+        """Design the filter for a sketch of the spectrum, of more steps where its end is crowded."""
+        from .spectrum import Sketch, sketch_spectrum
 
         which, options, k = self.which, self.options, self.problem.k
         outside = max(OUTSIDE * options.ncv, k + options.block_size)  # of the damped interval
-        V = self.krylov.buffer.random_like(SKETCH_WIDTH, self.rng)
-        sketch = sketch_spectrum(self.operator, V, SKETCH_STEPS, self.locked)
+
+        def is_resolved(sketch: Sketch) -> bool:
+            edge = sketch.beyond(outside, which, below=sketch.beyond(k, which))
+            return float(sketch.counts[ranking_key(sketch.theta, which) > edge].sum()) <= CROWDED * outside
+
+        V, most = self.krylov.buffer.random_like(SKETCH_WIDTH, self.rng), MOST_SKETCH_STEPS
+        sketch = sketch_spectrum(self.operator, V, SKETCH_STEPS, self.locked, most=most, resolved=is_resolved)
         self.counts.apply(SKETCH_WIDTH, sketch.applications)
         self.counts.reductions += (2 if self.locked is None else 3) * sketch.applications
         self.norm = max(self.norm, sketch.norm)
