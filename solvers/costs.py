@@ -102,33 +102,30 @@ Rival = Literal["end", "full", "inside", "solves", "factors", "interval"]
 SHORT = 150  # rows: LAPACK takes less time than blocks of solves
 SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BLAS
 PER_PAIR = 5  # rows per wanted pair, beside twice SHORT: steps and solves take longer for more pairs
-# Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
-DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
+# Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival, on the host
+# and on a GPU.
+DENSE_ROWS: dict[Rival, tuple[tuple[int, int], tuple[int, int]]] = {
     # Steps at an end: lattices, graphs and bands of 300 rows took 0.7 to 1.5 times as long as densely for 1
-    # to 25 pairs, of 400 rows 0.5 to 1.2; dense matrices of 400 rows 1.2, of 500 rows 1.0.
-    ("host", "end"): (2 * SHORT, PER_PAIR),
-    ("host", "full"): (SMALL, 0),
-    ("gpu", "end"): (SMALL, 0),  # nothing can be missed
-    ("gpu", "full"): (SMALL, 0),
+    # to 25 pairs, of 400 rows 0.5 to 1.2. On a GPU nothing can be missed up to there.
+    "end": ((2 * SHORT, PER_PAIR), (SMALL, 0)),
+    # The same with dense matrices: 400 rows took 1.2, 500 rows 1.0, 800 rows 0.9 for 6 pairs and 1.3 for 25.
+    "full": ((SMALL, PER_PAIR), (SMALL, 0)),
     # Steps inside a spectrum: those of the host took 2 to 13 times as long.
-    ("host", "inside"): (FEW_ROWS, 0),
-    ("gpu", "inside"): (FEW_ROWS // 2, 0),
+    "inside": ((FEW_ROWS, 0), (FEW_ROWS // 2, 0)),
     # Steps with solves, once there are factors.
-    ("host", "solves"): (SHORT, 0),
-    ("gpu", "solves"): (SHORT, 0),
-    # Factors with their solves: 1.1 to 2.0 times as long for 300 rows, 0.8 to 1.4 for 400.
-    ("host", "factors"): (2 * SHORT, PER_PAIR),
-    ("gpu", "factors"): (FEW_ROWS, 0),  # at an end of the spectrum
+    "solves": ((SHORT, 0), (SHORT, 0)),
+    # Factors with their solves, on a GPU at an end: 300 rows took 1.1 to 2.0 times as long, 400 rows 0.8 to
+    # 1.4 on the host.
+    "factors": ((2 * SHORT, PER_PAIR), (FEW_ROWS, 0)),
     # Counts and shifts for all values in an interval.
-    ("host", "interval"): (SMALL, 0),
-    ("gpu", "interval"): (SMALL, 0),
+    "interval": ((SMALL, 0), (SMALL, 0)),
 }
 DENSE_SHARE = 3  # n / k: for more pairs the basis of an iteration would be the whole space
 
 
 def dense_rows(rival: Rival, device: str, k: int) -> int:
     """Return the number of rows up to which dense LAPACK takes less time than its rival."""
-    rows, per_pair = DENSE_ROWS["host" if device == "cpu" else "gpu", rival]
+    rows, per_pair = DENSE_ROWS[rival][device != "cpu"]
     return min(FEW_ROWS, rows + per_pair * k)
 
 

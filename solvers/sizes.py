@@ -30,7 +30,6 @@ LARGE_BASIS = 1 << 30  # bytes
 LEAST_STEPS = 8  # steps: of large blocks, for which a basis needs room
 WIDTH = 4  # columns of a block, for as many pairs at least; twice as many and half of them are other choices
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
-SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
 # the time and a third of the columns of 82, on a sheet of graphene the same.
 WINDOW_BASIS = 256  # vectors
@@ -149,18 +148,15 @@ def _width_of_steps(problem: Problem) -> int:
 def _width_of_corrections(problem: Problem) -> int:
     """Choose the block size of Jacobi-Davidson.
 
-    Blocks take more columns and fewer calls. Calls decide about the time while columns are short, on a GPU up
-    to a million rows at least, the more the more pairs are wanted: on two cores ten pairs of 900 to 14 000
-    rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs 0.4 to 0.6 on about
-    1000 rows, but 1.0 to 1.4 on 8000 to 14 000. There, four to six pairs took 0.3 to 1.0 of it in blocks of
-    four (lattices and a graph of 16 000 rows on one core).
+    Blocks take more columns and fewer calls, which decide about the time, the more the more pairs are wanted:
+    ten pairs of 900 to 14 000 rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight. For
+    long columns of few pairs, blocks of four took as long as those of eight.
     """
-    op, k, ncv = problem.operator, problem.k, problem.ncv
-    is_short = op.device != "cpu" or problem.n <= SHORT_COLUMN * k
+    k, ncv = problem.k, problem.ncv
     if k < WIDTH:
         return WIDTH // 2
     has_room = ncv is None or integer("ncv", ncv, 1) >= k + 2 * WIDTH * LEAST_STEPS
-    return 2 * WIDTH if is_short and has_room else WIDTH
+    return 2 * WIDTH if has_room else WIDTH
 
 
 def _basis_size(problem: Problem, b: int) -> int:

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal, get_lapack_funcs
 
 from blockvec import BlockVector, array_namespace, as_operator, single_threaded_blas
 from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.parallel import share
 
+from ..arguments import matrix_on_host
 from ..blocks import (
     Block,
     Operator,
@@ -39,11 +40,13 @@ SELECTIVE_ROWS = 10  # rows per pair
 
 
 def formed(operator: Operator, like: Block) -> Any:
-    """Form the matrix of an operator of any shape: its own, or its products with columns of the identity.
+    """Form the matrix of an operator of any shape: its own, or by products with columns of the identity.
 
     `like` is a block that it can be applied to; its rows may be split over processes.
     """
-    A = getattr(operator, "matrix", None)
+    A, sparse = getattr(operator, "matrix", None), matrix_on_host(operator)
+    if sparse is not None:
+        return sparse.toarray()
     if A is None:
         xp, n = array_namespace(like.array), like.n_global
         rows = slice(None) if like.layout is None else like.layout.rows
@@ -154,20 +157,21 @@ def selected_eigenpairs(
     ([1.0, 3.0], [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], 3.0)
     """
     names = ("hetrd", "unmqr") if A.dtype.kind == "c" else ("sytrd", "ormqr")
-    functions: Any = scipy.linalg.get_lapack_funcs(names, (A,))
+    functions: Any = get_lapack_funcs(names, (A,))
     (reduce, rotate), n = functions, len(A)
     F, d, e, tau, _ = reduce(A.T, lower=1, lwork=PANEL * n)  # A^T is column-major, and conj(A)
+    outer: Any  # values, of which the first and the last are the outermost
     low = {"SA": k, "BE": k // 2, "LA": 0}.get(which)
-    if transformed is None and low is not None:
-        order = np.r_[:low, n - k + low : n]
-    else:
-        values = scipy.linalg.eigvalsh_tridiagonal(d, e).astype(np.float64)
-        order = _wanted(values, k, which, transformed)
-    neighbours = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
-    ranges = [(int(part[0]), int(part[-1])) for part in neighbours]
     try:
-        parts = [scipy.linalg.eigh_tridiagonal(d, e, select="i", select_range=ends) for ends in ranges]
-        outer = [scipy.linalg.eigvalsh_tridiagonal(d, e, select="i", select_range=(i, i)) for i in (0, n - 1)]
+        if transformed is None and low is not None:
+            order = np.r_[:low, n - k + low : n]
+            outer = [eigvalsh_tridiagonal(d, e, select="i", select_range=(i, i))[0] for i in (0, n - 1)]
+        else:
+            outer = eigvalsh_tridiagonal(d, e).astype(np.float64)
+            order = _wanted(outer, k, which, transformed)
+        neighbours = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
+        ranges = [(int(part[0]), int(part[-1])) for part in neighbours]
+        parts = [eigh_tridiagonal(d, e, select="i", select_range=ends) for ends in ranges]
     except np.linalg.LinAlgError:
         return None
     theta = np.concatenate([values for values, _ in parts]).astype(np.float64)
@@ -201,9 +205,9 @@ def solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     theta, X, norm = dense_eigenpairs(op, empty_block(op), *wanted, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts, k = Counts(), len(theta)
-    formed = 0 if is_dense(op) else n  # columns by products
-    counts.apply(formed + k)
-    counts.block_applications = ceil_div(formed, PANEL) + ceil_div(k, PANEL)
+    by_products = 0 if is_dense(op) or matrix_on_host(op) is not None else n
+    counts.apply(by_products + k)
+    counts.block_applications = ceil_div(by_products, PANEL) + ceil_div(k, PANEL)
     limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
     vectors = BlockVector(X, layout=op.layout)
     R = vectors.like()

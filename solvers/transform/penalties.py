@@ -201,14 +201,14 @@ def taken_apart(call: Call, solve: Callable[[Call], EigenResult]) -> EigenResult
         call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
         call.penalties = penalties
         return None
-    path = call.options["checkpoint"]
-
-    def part(request: Request, name: str) -> EigenResult:
-        others = {field: getattr(request, field) for field in ("k", "which", "sigma", "interval")}
-        others["checkpoint"] = None if path is None else f"{path}.{name}"
-        return solve(type(call)({**call.options, **others}, call.begin_s))
-
-    return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
+    path, parts = call.options["checkpoint"], list[EigenResult]()
+    for number, part in enumerate(requests, 1):
+        asked = {name: getattr(part, name) for name in ("k", "which", "sigma", "interval")}
+        asked["checkpoint"] = None if path is None else f"{path}.part{number}"
+        parts.append(solve(type(call)({**call.options, **asked}, call.begin_s)))
+        if parts[-1].info["stopped"] in STOPPED:
+            break
+    return _joined(request, requests, parts, *penalties.given).with_info(**call.own)
 
 
 def _divided(call: Call, request: Request) -> tuple[Penalties | None, list[Request]]:
@@ -243,25 +243,13 @@ def _divided(call: Call, request: Request) -> tuple[Penalties | None, list[Reque
     return None, [request]
 
 
-def solve_in_parts(
-    whole: Request,
-    requests: list[Request],
-    matrices: tuple[Any, Any],
-    solve: Callable[[Request, str], EigenResult],
-) -> EigenResult:
-    """Solve for groups of eigenvalues, ascending, in the place of one, until the caller stops a solve.
-
-    The matrices A and M are those of the host. `solve` also takes a name for a checkpoint.
-    """
-    interval, parts = whole.interval, list[EigenResult]()
-    for number, request in enumerate(requests, 1):
-        parts.append(solve(request, f"part{number}"))
-        if parts[-1].info["stopped"] in STOPPED:
-            break
+def _joined(whole: Request, requests: list[Request], parts: list[EigenResult], A: Any, M: Any) -> EigenResult:
+    """Join the results for groups of eigenvalues, ascending, as far as they were solved for."""
+    interval = whole.interval
     ends = np.cumsum([0] + [len(part.residuals) for part in parts])
     inside_first = sorted(range(len(parts)), key=lambda i: requests[i].which != "LM")
     groups = [np.arange(ends[i], ends[i + 1]) for i in inside_first]
-    result = _orthogonal(functools.reduce(_above, parts), groups, *matrices)
+    result = _orthogonal(functools.reduce(_above, parts), groups, A, M)
     if interval is None:
         return result.with_info(k=whole.k, interval=None, counted=None, count_error=None)
     counted, is_whole = result.info["k"], len(parts) == len(requests)

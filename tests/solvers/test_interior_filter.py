@@ -55,7 +55,7 @@ def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.Monk
         return iterate(part, replace(options, maxiter=1)).with_info(stopped="stagnated")
 
     monkeypatch.setattr(run, "solve_iteratively", stuck)
-    monkeypatch.setitem(costs.DENSE_ROWS, ("host", "inside"), (0, 0))
+    monkeypatch.setitem(costs.DENSE_ROWS, "inside", ((0, 0), (0, 0)))
     monkeypatch.setattr(costs, "FEW_ROWS", 0)
     A = models.model("anderson:n=8,disorder=4")
     function = as_operator(lambda X: A @ X, shape=A.shape, dtype=A.dtype)  # which is not factorised

@@ -38,7 +38,7 @@ PAIR = GRID, MASS, eigenvalues(GRID, MASS)
 def _no_dense_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "FEW_ROWS", 1)
     for rival in ("end", "inside"):
-        monkeypatch.setitem(costs.DENSE_ROWS, ("host", rival), (1, 0))
+        monkeypatch.setitem(costs.DENSE_ROWS, rival, ((1, 0), (1, 0)))
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
