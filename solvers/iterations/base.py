@@ -61,14 +61,9 @@ class Run:
         self.operator, self.rng = problem.operator, problem.rng
         self.counts = Counts()
         self.history: list[IterationState] = []
-        self.earlier_s = 0.0  # time before a resumption
+        self.begin_s = problem.begin_s  # after a resumption earlier, by the time before
         # Calls of `_stopped` since the last look at all processes, and up to the next one; time of the last.
         self._looks, self._next_look, self._looked_s = 0, 1.0, time.perf_counter()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Time since the call in seconds, including the time before a resumption."""
-        return self.earlier_s + time.perf_counter() - self.problem.begin_s
 
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
@@ -86,12 +81,10 @@ class Run:
             self._looked_s = time.perf_counter()
         return ("", "time_limit", "interrupted")[int(found)]
 
-    def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
-        columns = self.counts.operator_columns
-        return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
-
-    def _report(self, state: IterationState, reason: str) -> str:
+    def _report(self, theta: RealArray, residuals: RealArray, limits: RealArray, reason: str) -> str:
         """Append a state to the history and call the callback; return the reason to stop, if any."""
+        costs = self.counts.operator_columns, time.perf_counter() - self.begin_s
+        state = IterationState(self.counts.restarts, theta, residuals, limits, *costs)
         self.history.append(state)
         layout = self.operator.layout
         if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
@@ -119,7 +112,7 @@ class Run:
             "rng": self.rng.bit_generator.state,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.elapsed_s,
+            "elapsed_s": time.perf_counter() - self.begin_s,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
@@ -130,11 +123,8 @@ class Run:
         self.rng.bit_generator.state = saved["rng"]
         for name, number in saved["counts"].items():
             setattr(self.counts, name, number)
-        self.earlier_s = saved["elapsed_s"]
+        self.begin_s -= saved["elapsed_s"]
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
-
-
-MIN_SEARCH = 200  # degree of a search that is always allowed
 
 
 class Iteration(Run):
@@ -152,13 +142,13 @@ class Iteration(Run):
     _kernels: Callable[[], dict[str, int]]  # sizes for `precompiled`
     _begin: Callable[[], None]  # makes the first columns of the basis
     _expand: Callable[[], str]  # expands the basis; returns a reason to stop, if any
-    _restart: Callable[[], IterationState]  # computes the wanted pairs, and restarts the basis if it is full
+    # computes values and residuals of the wanted pairs, and restarts the basis if it is full
+    _restart: Callable[[], tuple[RealArray, RealArray]]
     _exhausted: Callable[[], str]  # whether the basis spans the space, or residuals no longer decrease
     _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
     _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
     _repair: Callable[[], None]  # corrects the basis by residuals that exceed their limits
     _found: Callable[[], Found]  # describes the computed pairs for a search
-    _search_budget: Callable[[], int]  # most steps of a search
     _add_missed: Callable[[Block], None]  # extends the basis
 
     def __init__(
@@ -193,8 +183,9 @@ class Iteration(Run):
             while not reason:
                 self.residuals = None
                 reason = self._expand()
-                self.state = self._restart()
-                reason = self._report(self.state, reason)
+                theta, residuals = self._restart()
+                reason = self._report(theta, residuals, self.limits(theta), reason)
+                self.state = self.history[-1]
                 if not reason and self.state.converged == self.problem.k and self._settled():
                     reason = self._stopped() or "converged"
                 self.counts.restarts += 1
@@ -292,8 +283,7 @@ class Iteration(Run):
             return True
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
-        budget, width = self._search_budget(), self.search_width
-        search = Search(folded, found, width, budget, self.rng, self._stopped).run()
+        search = Search(folded, found, self.search_width, self.rng, self._stopped).run()
         self.counts.add(search.counts, each)
         self.counts.verification_columns += each * search.counts.operator_columns
         self.filter_calls += each * search.counts.block_applications

@@ -146,7 +146,7 @@ class FilteredRestart(ThickRestart):
                 recorder = recorder_for(operator, krylov.buffer[:, :size])
             A, factor = self._single() if self.is_mixed else (self.operator, 1.0)
             operator = ChebyshevOperator(A, self.filter.scaled(factor), self.locked, recorder, self.operator)
-        self.block_size = size
+        self.block_size, self.digits = size, math.inf
         how = krylov.n_locked, size, self.rng, self.counts, degree, self.is_mixed
         self.krylov = krylov_of(operator, krylov.buffer, *how)
         if start is not None:
@@ -379,16 +379,14 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
     and grows where one more copy is found. Where a search has found more copies, what came before does not
     count.
     """
-    ends = [i for i, state in enumerate(history, start=1) if state.converged == len(state.eigenvalues)]
-    history = history[ends[-1] :] if ends else history
-    cycles = len(history) - 1
-    begin, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
-    if cycles + 1 < begin:
+    least, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
+    recent: list[IterationState] = []
+    for state in reversed(history):
+        if (state.residuals <= state.limits).all():
+            break
+        recent.append(state)
+    if len(recent) < least:
         return True
-    first, now = (_mean_digits(history[i], outside) for i in (0, -1))
-    return now * cycles <= most * (first - now)
-
-
-def _mean_digits(state: IterationState, outside: int) -> float:
-    """Return the mean digits that residuals are above their limits, but those of the first pairs."""
-    return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1))[outside:].mean())
+    above = [np.maximum(excess(state.residuals, state.limits), 1) for state in (recent[-1], recent[0])]
+    first, now = np.log10(above)[:, outside:].mean(axis=1)
+    return bool(now * (len(recent) - 1) <= most * (first - now))

@@ -24,13 +24,13 @@ from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..sizes import outpaced
-from .base import MIN_SEARCH, Iteration
+from .base import Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace, extended
-from .verification import Found
+from .verification import MIN_SEARCH, Found
 
 STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
@@ -149,14 +149,14 @@ class JacobiDavidson(Iteration):
     def _expand(self) -> str:
         return self._stopped()  # `_advance` has expanded the space
 
-    def _restart(self) -> IterationState:
+    def _restart(self) -> tuple[RealArray, RealArray]:
         """Extract the wanted pairs, and compute their residuals."""
         k, (theta, self.Y) = self.problem.k, self.space.extract()
         theta, Y = theta[:k], self.Y[:, :k]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
         self.counts.reductions += 1
-        return self._state(theta, to_host(self.R.norms()).astype(np.float64), self.limits(theta))
+        return theta, to_host(self.R.norms()).astype(np.float64)
 
     def _advance(self) -> str:
         if self.state.converged < self.problem.k:  # otherwise the basis has been repaired, or extended
@@ -252,10 +252,6 @@ class JacobiDavidson(Iteration):
     def _spans_space(self) -> bool:
         return self.space.room == 0
 
-    def _search_budget(self) -> int:
-        each = 1 if self.target is None else 2
-        return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
-
     def _true_residuals(self, theta: RealArray) -> RealArray:
         _, inverse = gram_root(to_host(self.X.gram()).astype(self.Y.dtype))
         self.counts.reductions += 1
@@ -281,6 +277,7 @@ class JacobiDavidson(Iteration):
         # copies converge together: a single one may have others.
         copies = 1 if self.target is not None else 0 if which == "LM" else self.options.block_size
         order = np.argsort(-ranking_key(theta, which), kind="stable")
+        columns = self.counts.operator_columns - self.counts.verification_columns
         return Found(
             X=pick(self.X, order),
             theta=theta[order],
@@ -288,6 +285,7 @@ class JacobiDavidson(Iteration):
             limits=limits[order],
             locked=self.locked,
             block_size=copies if self.random_start else 0,
+            budget=max(columns // (1 if self.target is None else 2), MIN_SEARCH),
         )
 
     def _add_missed(self, missed: Block) -> None:

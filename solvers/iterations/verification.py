@@ -18,6 +18,7 @@ Szegő, Orthogonal Polynomials (1939), theorem 3.41.1; Kuczynski, Wozniakowski, 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -44,6 +45,7 @@ from ..problem import Counts, Verification
 from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
 from .spectrum import Recurrences, noise, recurrences
 
+MIN_SEARCH = 200  # steps that are always allowed
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 LEAST_STEPS = 12  # before the first look, and that show a value as far as the following ratio is concerned
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
@@ -66,13 +68,14 @@ class Found:
     limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
     locked: Block | None
     block_size: int  # copies of every value that have converged together; 0 where values may be left out
+    budget: int = MIN_SEARCH  # steps after which a search takes doubtful values for copies of the last one
 
-    @property
+    @functools.cached_property
     def last(self) -> float:
         """Ranking key that another value must exceed to displace the last wanted one."""
         return float(ranking_key(self.theta[-1], self.which) + self.limits[-1])
 
-    @property
+    @functools.cached_property
     def doubtful(self) -> float | None:
         """Smallest ranking key of the values that can have more copies than were computed, or None.
 
@@ -97,20 +100,19 @@ class Search:
 
     It looks for ranking keys from the first value on that may have further copies, ``found.last`` at least.
     `width` is the number of random vectors, and thus of missed copies that can be found. A search takes a few
-    times the steps of its budget before it remains undecided; a true value of ``stop()`` aborts it.
+    times the steps of ``found.budget`` before it remains undecided; a true value of ``stop()`` aborts it.
 
     Once it has run, `verification` and `text` are its outcome, and `missed` holds orthonormal vectors,
     orthogonal to those found, with wanted Ritz values, or None.
     """
 
     def __init__(
-        self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+        self, operator: Operator, found: Found, width: int, rng: Any, stop: Callable[[], object]
     ) -> None:
         self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
-        doubtful = found.doubtful
-        self.value = found.last if doubtful is None else doubtful
+        self.value = found.last if found.doubtful is None else found.doubtful
         n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
-        self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
+        self.least, self.most = n / UNLUCKY**2, MOST_BUDGETS * found.budget
         self.deflations = 0  # times that copies of the last value have been projected out
         self.deflated = _filled_up(found.X)
         self.start = found.X.random_like(max(1, min(width, n)), rng)
@@ -136,7 +138,9 @@ class Search:
                 self._pass(value)
             elif is_resolved or run.steps >= self.most:
                 self._give_up(run)
-            elif run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+            elif (
+                run.steps >= found.budget
+            ):  # a value between the last one and `value` keeps polynomials small
                 if self._first(run) > found.last:
                     self._form_missed(run)
                 elif self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):

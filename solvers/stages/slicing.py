@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from blockvec import BlockVector
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, applied, assign, columns_of, empty_block, padded_width, pick, to_host
+from ..blocks import Block, RealArray, applied, assign, columns_of, empty_block, padded_width, pick, to_host
 from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
 from ..iterations.base import Run, fingerprint
 from ..iterations.rayleigh_ritz import Which
-from ..problem import STOPPED, IterationState, Problem
+from ..problem import STOPPED, Problem
 from ..result import EigenResult, InfiniteError
 from ..runtime.checkpoint import probe
 from ..transform.solution import measured_pairs, solve_transformed
@@ -131,7 +131,7 @@ class Slicing(Run):
         self.fruitless = 0 if self.found > before else self.fruitless + 1
         if self._missing(left, right) and self.fruitless and cut is not None:
             bisect.insort(self.cuts, cut)
-        reason = self._report(self._all_values(), reason)
+        reason = self._report(*self._all_values(), reason)
         self.counts.restarts += 1
         return reason
 
@@ -221,12 +221,12 @@ class Slicing(Run):
         self.residuals = np.append(self.residuals, pairs.residuals)
         self.limits = np.append(self.limits, pairs.limits)
 
-    def _all_values(self) -> IterationState:
-        """Describe the state: values that have not been found are at an end, with the residual ||A||."""
+    def _all_values(self) -> tuple[RealArray, RealArray, RealArray]:
+        """Return values, residuals and limits: values not found are at an end, with the residual ||A||."""
         unknown, norm = np.full(self.wanted - self.found, self.cuts[0].sigma), self.pencil.norms.A
         limits = np.append(self.limits, self.problem.tolerance.limits(unknown, norm))
         residuals = np.append(self.residuals, np.full(len(unknown), norm))
-        return self._state(np.append(self.theta, unknown), residuals, limits)
+        return np.append(self.theta, unknown), residuals, limits
 
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | {

@@ -303,11 +303,11 @@ def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
 
 # Of this tree: format, fingerprint, state.
 NAMES = """
-blockvec checkpoint 4
+blockvec checkpoint 5
 block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
 method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
-counts defect degree elapsed_s filter_calls history krylov_norm least
-looks.columns looks.degree looks.digits looks.next m missing most norm rng
+counts defect degree digits elapsed_s filter_calls history krylov_norm least
+looked_at m missing next_look norm rng
 search_width verification verification_text w
 """
 

@@ -101,8 +101,9 @@ def started(
     return basis
 
 
-def check(basis: BlockKrylov, A: Any, bound: float = 300, loss: float = 0.0) -> None:
+def check(basis: BlockKrylov, A: Any, bound: float = 300) -> None:
     """Check the decomposition of A, restricted to the complement of the locked columns."""
+    loss = 10 * steps.LOSS if basis.takes_single_columns else 0.0  # kept Ritz vectors are sums of many
     basis.settle()
     m, locked = basis.m, basis.n_locked
     whole = basis.columns(-locked, m + basis.w).array.astype("complex128")
@@ -169,15 +170,13 @@ def test_an_invariant_subspace_is_left_through_random_directions(
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("loss", [1e-9, 1e-11])
-def test_single_columns_lose_no_more_orthogonality_than_permitted(loss: float, is_complex: bool) -> None:
+def test_single_columns_lose_no_more_orthogonality_than_permitted(is_complex: bool) -> None:
     A = random_sparse(1, 500, dtype=complex if is_complex else float)
     basis = started(A, 1, 120, "columns")
-    basis.loss = loss
     for _ in range(6):  # neither grows with restarts
         while basis.can_expand():
             basis.expand(120)
-        check(basis, A, bound=3000, loss=10 * loss)  # kept Ritz vectors are sums of many
+        check(basis, A, bound=3000)
         ritz = basis.ritz()
         basis.restart(ritz, np.argsort(-ritz.theta)[:30])
 
@@ -220,7 +219,7 @@ def test_a_function_may_fail_for_the_rounding_errors_of_an_earlier_step(
     A = sp.diags_array(np.arange(200) % distinct + 1.0).tocsr()
     function = Failing(A, distinct + 1, fail)
     basis = started(function.operator, 3)
-    while basis.can_go_on():
+    while basis.can_expand():
         basis.expand()
     assert function.calls > distinct + 1
     check(basis, A)

@@ -65,7 +65,7 @@ def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> tupl
 def look(
     operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0, value: Any = None
 ) -> Search:
-    search = Search(operator, found, width, budget, np.random.default_rng(seed), bool)
+    search = Search(operator, replace(found, budget=budget), width, np.random.default_rng(seed), bool)
     search.value = found.last if value is None else value
     return search.run()
 
@@ -144,7 +144,7 @@ def test_outliers_far_away_neither_overflow_nor_leak_back() -> None:
 
 def test_a_search_can_be_cut_short() -> None:
     operator, known = case("LA", [0], 5)
-    verdict = Search(operator, known, 1, 200, np.random.default_rng(0), lambda: True).run()
+    verdict = Search(operator, known, 1, np.random.default_rng(0), lambda: True).run()
     assert verdict.missed is None
     assert verdict.text == "cut short"
     assert verdict.counts.operator_columns <= 12  # a group of steps
