@@ -44,7 +44,6 @@ LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
 PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
-SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished from zero
 
 
 @frozen
@@ -119,7 +118,7 @@ def design_filter(
     if not first >= last > edge:
         return None
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
-    if rates[1] < SLOWEST:
+    if not rates[1]:
         return None
     least = min(degree // 2 * 2, least)
     degree = max(degree, int(min(separating_degree(values, which, norm), STIFFEST)))
@@ -142,7 +141,7 @@ def separating_degree(values: tuple[float, float, float, float], which: Which, n
     if not values[1] > edge:
         return 0.0
     rate = math.acosh(1 + (values[1] - edge) / half_width)
-    return LEAST_GROWTH / max(rate, SLOWEST)
+    return LEAST_GROWTH / rate if rate else math.inf
 
 
 def _interval(values: tuple[float, float, float, float], which: Which, norm: float) -> tuple[float, float]:
@@ -159,10 +158,8 @@ Precision = Literal["auto", "double", "mixed"]
 
 SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
 UNIT = float(np.finfo(np.float32).eps) / 2
-# Limits of residuals in units of ||A|| from which "auto" mixes.
-LEAST_LIMIT = 3e-9
-# Residuals of the decomposition, without the errors of its products, down to which it is continued; in units
-# of ||A||, in which those errors are 3e-8 to 1e-7.
+# Residuals of the decomposition, without the errors of its products, down to which it is continued, and from
+# which limit "auto" mixes; in units of ||A||, in which those errors are 3e-8 to 1e-7.
 REACH = 3e-9
 # Bytes per product from which single precision saves time. On two cores it saved none up to 64 000 rows, with
 # operands in caches. On an H100 it saved 8 to 43 per cent of six solves with 9e7 to 9e8 bytes.

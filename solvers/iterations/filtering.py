@@ -39,7 +39,6 @@ from ..problem import IterationOptions, IterationState, Problem, excess
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
-    LEAST_LIMIT,
     MOST_DAMPING,
     PAYING_DEGREE,
     REACH,
@@ -80,7 +79,6 @@ CALLS_PER_DEGREE = 40.0
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
-MOST_LOGARITHM = 100.0  # largest logarithm of a spread, far above all that residuals can tell
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
@@ -196,7 +194,7 @@ class FilteredRestart(ThickRestart):
         """Choose a filter and its precision, and make it the present one; None if there is none."""
         limit = float(self.limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
-        is_mixed = self.mixes and (asked or limit >= LEAST_LIMIT * self.operator_norm())
+        is_mixed = self.mixes and (asked or limit >= REACH * self.operator_norm())
         made = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
@@ -306,9 +304,9 @@ class FilteredRestart(ThickRestart):
             self._refine(filter, worst)
         elif stalled:
             # Rounding errors of a first value that is amplified more than the last one dominate that.
-            spread = math.exp(min(filter.growth(first) - filter.growth(last), MOST_LOGARITHM))
+            spread = filter.growth(first) - filter.growth(last)  # its logarithm
             reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
-            if float(now.residuals.max()) < reach * self.operator_norm() * spread:
+            if math.log(float(now.residuals.max()) / (reach * self.operator_norm())) < spread:
                 if self.is_mixed:
                     self._refine(filter, worst)
                 else:

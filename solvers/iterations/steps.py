@@ -41,7 +41,7 @@ from ..orthogonalization.host_step import (
 )
 from ..runtime.processes import everywhere
 from .krylov import PAUSE, BlockKrylov
-from .rayleigh_ritz import oblique, ritz_pairs
+from .rayleigh_ritz import MOST_OBLIQUE, oblique, ritz_pairs
 
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
@@ -181,13 +181,10 @@ class QueuedKrylov(BlockKrylov):
 # Permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to rounding, and
 # a last Rayleigh-Ritz step makes vectors orthonormal. With full orthogonalisation of each vector 19 problems
 # take 1.09 times as long in the mean, one with 12 000 rows 1.55 times.
-LOSS = 1e-9
-# Inner products that are measured to be larger than this, and than estimated, show that the estimates were
-# wrong: the projected matrix, its norm and all limits that follow from it would be, too.
-WORST_LOSS = 1e-7  # of orthogonality; above the square root of UNIT
-UNEXPECTED = 100.0  # measured loss per estimated one
-COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
-COLUMN_PAUSE = 4  # columns between looks for convergence, at least
+LOSS = MOST_OBLIQUE
+# Ratio of inner products to estimates, or of couplings of Ritz vectors to rounding errors of A, that shows
+# those to be wrong: the projected matrix, its norm and all limits that follow from it would be, too.
+UNEXPECTED = 100.0
 LEAST = NOISE * UNIT / PLAIN_NOISE  # length of a remainder relative to ||A||: shorter ones need more care
 # Inner product, update, scaling and product with a matrix.
 VECTOR_CALLS: dict[str, tuple[Callable[..., Any], ...]] = {
@@ -212,7 +209,6 @@ class SingleKrylov(BlockKrylov):
     """
 
     takes_single_columns = True
-    pause = COLUMN_PAUSE
 
     def __init__(self, operator: Operator, buffer: ColumnBlock, *of: Any) -> None:
         super().__init__(operator, buffer, *of)
@@ -274,7 +270,7 @@ class SingleKrylov(BlockKrylov):
                 expected = self._estimate(alpha, beta, rest)
         if self._again or not expected <= LOSS:
             part = summed(self._layout, gemv(1.0, V, w, trans=self._adjoint))
-            if is_estimated and not np.abs(part).max() <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
+            if is_estimated and not np.abs(part).max() <= UNEXPECTED * max(expected, LOSS) * rest:
                 self.reorthonormalize()  # the vectors have lost more than is permitted
                 return False
             gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
@@ -325,7 +321,7 @@ class SingleKrylov(BlockKrylov):
         theta, Y = ritz_pairs(T)
         Y, coupling = oblique(T, theta, Y)
         rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
-        if coupling > COUPLED * max(rounding, self.defect):
+        if coupling > UNEXPECTED * max(rounding, self.defect):
             self.reorthonormalize()  # which makes T Hermitian
             theta, Y = ritz_pairs(T)
         return theta, Y

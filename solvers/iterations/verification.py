@@ -43,15 +43,16 @@ from ..blocks import (
 from ..orthogonalization import orthogonalize
 from ..problem import Counts, Verification
 from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
-from .spectrum import Recurrences, noise, recurrences
+from .spectrum import GROUP, Recurrences, noise, recurrences
 
 MIN_SEARCH = 200  # steps that are always allowed
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-LEAST_STEPS = 12  # before the first look, and that show a value as far as the following ratio is concerned
-FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
-BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
-MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
-MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
+LEAST_STEPS = 2 * GROUP  # before the first look
+# Ratio of the steps at successive looks at the polynomials, and of those that form the vector of a missed
+# value to those that showed it; with 1.25 for either, 80 problems take as long.
+FURTHER = 1.1
+# Budgets of a search after which it is undecided, and times that copies of the last value are projected out.
+MOST_BUDGETS = 4
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
@@ -143,9 +144,9 @@ class Search:
             ):  # a value between the last one and `value` keeps polynomials small
                 if self._first(run) > found.last:
                     self._form_missed(run)
-                elif self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
+                elif self.deflations < MOST_BUDGETS and self._deflates_copies(run):
                     return self.run()
-            look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
+            look = min(max(math.ceil(FURTHER * run.steps), run.steps + 1), self.most)
         self._count(run)
         return self
 
@@ -199,7 +200,7 @@ class Search:
 
     def _form_missed(self, run: Recurrences) -> None:
         """Take some more steps, and form the vectors of missed values."""
-        run.extend(math.ceil(FURTHER * max(run.steps, LEAST_STEPS)))
+        run.extend(math.ceil(FURTHER * run.steps))
         missed = self.missed = self._vectors_beyond(run, self.found.last)
         self.text = "undecided: a value vanished" if missed is None else f"found {missed.shape[1]} more"
 

@@ -6,6 +6,7 @@ host waits once per pass, for all small matrices of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,7 +144,7 @@ class Decomposition:
                 "operator and the start block."
             )
         least = np.diagonal(G).real.min(initial=0)
-        if self.M is not None and least < -(self.unit**0.5) * np.abs(G).max(initial=0):
+        if self.M is not None and least < -math.sqrt(self.unit) * np.abs(G).max(initial=0):
             raise BreakdownError(
                 f"orthogonalize: x^H M x = {least:.3g} for a column of the block; M must be positive "
                 "definite."

@@ -13,6 +13,7 @@ queued after it are invalid, and the caller repeats it by `orthogonalize`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def host_step(
     rest, G, taken = V.dot(MW), W.dot(MW), square(S)
     S += rest
     R, T, again, whole, spread = cholesky_factor(G, rest)
-    growth, length = whole * spread, max(scale, (whole + again + taken) ** 0.5)
+    growth, length = whole * spread, max(scale, math.sqrt(whole + again + taken))
     V.combine(rest, alpha=-1, beta=1, out=W)
     if not is_enough(growth=growth, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 2
@@ -153,7 +154,7 @@ def is_easy(R: Array, scale: float, dtype: np.dtype[Any], *, factors_again: bool
         growth=LIKENESS * growth,
         again=0.0,
         spread=spread,
-        length=max(scale, whole**0.5),
+        length=max(scale, math.sqrt(whole)),
         unit=unit,
         amplified=QUEUED_AMPLIFIED,
     )
@@ -172,7 +173,7 @@ def _judged(
     """Return S and R of a queued step from what two projections took out and the factor of the rest."""
     unit = float(np.finfo(dtype).eps) / 2
     whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
-    length = max(scale, (whole + again + square(before)) ** 0.5)
+    length = max(scale, math.sqrt(whole + again + square(before)))
     is_factored = factors_again or found.growth <= QUEUED_ENOUGH * len(found.R)
     enough = is_factored and is_enough(
         growth=found.growth, again=again, spread=spread, length=length, unit=unit, amplified=QUEUED_AMPLIFIED

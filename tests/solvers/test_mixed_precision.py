@@ -14,7 +14,7 @@ from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult
 from solvers.iterations import chebyshev
-from solvers.iterations.chebyshev import LEAST_LIMIT
+from solvers.iterations.chebyshev import REACH
 from solvers.runtime.memory import require_memory
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
@@ -92,7 +92,7 @@ def test_auto_mixes_from_a_known_tolerance_on(
 ) -> None:
     monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     for precision in ("auto", "double"):
-        result = check(DISORDERED, 6, tol=share * LEAST_LIMIT, method="filter", precision=precision)
+        result = check(DISORDERED, 6, tol=share * REACH, method="filter", precision=precision)
         assert (result.info["single_columns"] > 0) == (mixes and precision == "auto")
 
 
