@@ -61,9 +61,9 @@ from .steps import krylov_of
 Values = tuple[float, float, float, float]  # ranking keys of first and last wanted value, edge and far end
 
 # A filter is designed once the residuals of so many cycles predict more than the largest number of others.
-# Without filters, 12 problems of 4e3 to 4e4 rows took 1.20 times as long.
-SINGLE_CYCLES = 5  # cycles of single columns, before which residuals predict little
-MOST_SINGLE_CYCLES = 30.0  # cycles; with 22, filters made 2 of 31 problems 1.3 and 1.9 times as slow
+# Without filters, a path takes 1.7 times as long and a lattice of 63 000 rows 1.3 times.
+SINGLE_CYCLES = 10  # cycles of single columns, before which residuals predict little
+MOST_SINGLE_CYCLES = 60.0  # cycles; with 30 after 5 cycles, ten lattices took 1.13 times as long
 BLOCK_CYCLES = 2  # cycles of blocks, on long columns and GPUs, where a step costs more beside a product
 MOST_BLOCK_CYCLES = 7.0  # cycles; 3 matrices of 1.4e5 rows on a host: 0.63 to 1.10 of the time of five rules
 SKETCH_WIDTH = 2  # vectors of a sketch
@@ -287,7 +287,7 @@ class FilteredRestart(ThickRestart):
         values = (first, *self._spread[1:])
         if not len(far) or self._designed(values, float(limits[0]), False) is None:
             return ""
-        if converges_soon(self.history[len(self.history) // 2 :], True, len(far)):
+        if converges_soon(self.history[len(self.history) // 2 :], False, len(far)):
             return ""
         self.residuals = self._true_residuals(now.eigenvalues)
         if not len(split_outliers(now.eigenvalues, self.residuals, limits, self.which)[0]):

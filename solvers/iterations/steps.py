@@ -4,8 +4,8 @@ Steps on a GPU are queued without waiting for their results. All others but thos
 vectors of the host, and those that need more, are taken with care.
 
 The three-term recurrence of single vectors alone loses their orthogonality. How much it has lost follows from
-a recurrence of small vectors, and only where that exceeds what the tolerance of a solve permits are two
-successive vectors orthogonalised against all others. A step therefore reads three vectors, not the whole
+a recurrence of small vectors, and only where that exceeds a permitted loss are two successive vectors
+orthogonalised against all others. A step therefore reads three vectors, not the whole
 basis.
 
 References

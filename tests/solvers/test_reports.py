@@ -153,7 +153,8 @@ def test_processes_look_for_a_stop_after_few_steps_however_short_these_are(
     looks: list[Any] = []
     layout = SimpleNamespace(largest=lambda values: looks.append(values) or values)
     operator = SimpleNamespace(layout=layout)
-    problem: Any = SimpleNamespace(operator=operator, rng=None, time_limit=None, is_late=lambda: False)
+    limits: dict[str, Any] = {"time_limit": None, "begin_s": 0.0, "is_late": lambda: False}
+    problem: Any = SimpleNamespace(operator=operator, rng=None, **limits)
     monkeypatch.setattr("solvers.iterations.base.time.perf_counter", lambda: 0.0)
     run = Run(problem, lambda: False)
     assert not any(run._stopped() for _ in range(10 * MOST_UNLOOKED))
