@@ -153,7 +153,8 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
 
 
 def _norms(form: StandardForm, norm: float | None) -> Norms:
-    A, M = norm_of(form.A) if norm is None else norm, norm_of(form.M)
+    A, known = norm_of(form.A) if norm is None else norm, form.factor.norm
+    M = norm_of(form.M) if known is None or form.inner is not form.M else known
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
 
