@@ -79,8 +79,8 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
     assert isinstance(tolerance, TransformedTolerance)
     norms, sigma = tolerance.norms, cast(float, form.map.sigma)
     is_close = np.abs(form.map.values(theta) - sigma) <= NEAR * (norms.A / norms.M + abs(sigma))
-    is_settled = part.residuals <= SLACK * tolerance.limits(theta, 0.0)
     is_near = is_close & (np.abs(theta) > APART * np.abs(theta).min())
+    is_settled = part.residuals <= SLACK * tolerance.limits(theta, 0.0)
     is_near &= is_settled & (part.info["stopped"] == "converged")
     return is_near, bool(is_near.any() or not is_close.all())
 

@@ -57,7 +57,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         result = _accurate(form, inner, inside, problem, norms)
         if form.is_rough and inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
             again = solve_transformed(form.refined(), staged(problem, "refined"))
-            return one_after_other(result, again)
+            return one_after_other(result, again, problem.which, form.map)
         is_skipped = problem.verify != "never" and result.verification is Verification.SKIPPED
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
