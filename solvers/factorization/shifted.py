@@ -21,9 +21,10 @@ FIRST_MOVE = 1e4
 MOVES, FURTHER = 8, 30.0  # number of changes, and their growth
 INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Minv, is no inverse
 # Largest errors of pivots with which the steps of an iteration take solves without refinement: relative to
-# the distance of the nearest eigenvalue, since they are amplified by its inverse, and in u, of which one
-# refined solve for the vectors left 80 at most. Refined steps took 1.1 to 2.2 times as long in spectra.
-HARMLESS = 1e-6
+# the distance of the nearest eigenvalue, since they are amplified by its inverse (at 5e-8 a graph needed
+# refined steps), and in u, of which one refined solve for the vectors left 105 at most. Refined steps took
+# 1.1 to 2.2 times as long in spectra.
+HARMLESS = 1e-8
 ROUGH = 1000.0  # u
 ACCURATE = 100.0  # u (||A|| + |sigma| ||M||) ||x||: residuals of accurate solves with a given inverse
 FASTER = 0.1  # share to which each step of refinement must reduce residuals
