@@ -22,7 +22,7 @@ MOVES, FURTHER = 8, 30.0  # number of changes, and their growth
 INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Minv, is no inverse
 # Largest errors of pivots with which the steps of an iteration take solves without refinement: relative to
 # the distance of the nearest eigenvalue, since they are amplified by its inverse (at 5e-8 a graph needed
-# refined steps), and in u, of which one refined solve for the vectors left 105 at most. Refined steps took
+# refined steps), and in u, of which one refined solve for the vectors left 140 at most. Refined steps took
 # 1.1 to 2.2 times as long in spectra.
 HARMLESS = 1e-8
 ROUGH = 1000.0  # u
