@@ -35,7 +35,8 @@ def factorize(A: Any, M: Any = None, sigma: float = 0.0, *, device: str | None =
     Parameters
     ----------
     A, M : sparse matrix or dense array, shape (n, n)
-        Hermitian matrices of SciPy, NumPy or CuPy; without M, the identity.
+        Hermitian matrices of SciPy, NumPy or CuPy, which must not be modified afterwards; without M, the
+        identity.
     sigma : float
         The shift.
     device : {"cpu", "gpu", "cuda:1"}, optional

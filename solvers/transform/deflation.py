@@ -27,7 +27,7 @@ from .standard_form import StandardForm, operator_on
 NEAR = 1e-6  # distance from sigma, relative to ||A|| / ||M|| + abs(sigma): closer values are deflated
 APART = 100.0  # ratio of their transforms to those of others, below which they do no harm
 SLACK = 10.0  # times the limit: residuals at the shift, which a step of inverse iteration lowers
-FEW, MORE = 4, 4  # pairs that are computed first, and times as many while all of them are at the shift
+FEW = 4  # pairs that are computed first, and times as many while all of them are at the shift
 
 
 def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
@@ -58,7 +58,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
                 return part
             vectors = side_by_side(near, BlockVector(part.eigenvectors)).array  # as they were projected out
             return replace(concatenated([*at_shift, part], part), eigenvectors=vectors)
-        asked *= MORE
+        asked *= FEW
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.

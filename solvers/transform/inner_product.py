@@ -34,7 +34,6 @@ def _lengths(xp: Any, squares: Any) -> tuple[Any]:
 
 
 LENGTHS = RowFunction(_lengths)
-EVEN = 16.0  # ratio of diagonal elements up to which random vectors are left as they are
 
 
 def inner_product_blocks(M: Operator, diagonal: Array | None = None) -> type[BlockVector]:
@@ -43,7 +42,7 @@ def inner_product_blocks(M: Operator, diagonal: Array | None = None) -> type[Blo
     With the diagonal of M, an array of the host, random blocks have alike components along all vectors.
     """
     weights: Array | None = None
-    if diagonal is not None and diagonal.size and diagonal.max() > EVEN * max(diagonal.min(), 0.0):
+    if diagonal is not None and diagonal.size and diagonal.max() > diagonal.min():
         least = float(np.finfo(diagonal.dtype).eps) ** 2
         weights = 1 / np.sqrt(np.maximum(diagonal / diagonal.max(), least))[:, None]
         weights = weights if M.device == "cpu" else BlockVector(weights).to_device(M.device).array

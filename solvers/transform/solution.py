@@ -57,7 +57,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         result = _accurate(form, inner, inside, problem, norms)
         if form.is_rough and inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
             again = solve_transformed(form.refined(), staged(problem, "refined"))
-            return one_after_other(result, again)
+            return one_after_other(result, again, problem.which, form.map)
         is_skipped = problem.verify != "never" and result.verification is Verification.SKIPPED
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
@@ -153,7 +153,8 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
 
 
 def _norms(form: StandardForm, norm: float | None) -> Norms:
-    A, M = norm_of(form.A) if norm is None else norm, norm_of(form.M)
+    A, known = norm_of(form.A) if norm is None else norm, form.factor.norm
+    M = norm_of(form.M) if known is None or form.inner is not form.M else known
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
 

@@ -56,7 +56,6 @@ from ..result import SingularError
 from .inner_product import inner_product_blocks
 from .spectral_map import SpectralMap
 
-FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
 BASIS = 64  # columns of a basis, beside those for wanted pairs
 INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
@@ -195,9 +194,7 @@ def _is_iterated(M: Any, k: int) -> bool:
     at most the rank.
     """
     n, diagonal = M.shape[0], M.diagonal().real
-    massive = np.count_nonzero(diagonal)
-    is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
-    if is_diagonal or massive <= FACTOR_ROWS:
+    if M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all()):
         return False
     weights = np.divide(1.0, diagonal, out=np.zeros(n), where=diagonal > 0)
     squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
@@ -263,6 +260,7 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         solve,
         _same,
         blocks=inner_product_blocks(operator, diagonal),
+        norm=sketch.norm,
     )
 
 

@@ -83,6 +83,18 @@ def test_nearly_full_matrices_are_factorised_and_counted(dtype: str, device: str
     assert F.is_singular
 
 
+@pytest.mark.parametrize("columns", [1, 4, 9])
+def test_dense_matrices_may_leave_few_entries(columns: int, device: str) -> None:
+    n = 60
+    A = np.random.default_rng(0).standard_normal((n, n))
+    A, D = A + A.T, np.diag(np.arange(1.0, n + 1))
+    F = factorize(A, A - D, 1.0, device=device)
+    B = block(n, columns, "float64", device)
+    expected = B.to_host().array / np.arange(1.0, n + 1)[:, None]
+    np.testing.assert_allclose(F.solve(B).to_host().array, expected, rtol=1e-13)
+    assert F.inertia == 0
+
+
 def test_a_solution_may_replace_its_right_hand_side(device: str) -> None:
     A = matrix("float64")
     F = factorize(A, sigma=-1.0, device=device)

@@ -25,8 +25,9 @@ class HostFactors(Factors):
         self._factors: Factors = SuperLuFactors()
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        is_dense = is_nearly_full(matrix)
-        matrix = matrix.toarray() if is_dense and hasattr(matrix, "toarray") else matrix
+        if not isinstance(matrix, np.ndarray) and is_nearly_full(matrix):
+            matrix = matrix.toarray()
+        is_dense = isinstance(matrix, np.ndarray)
         libraries: list[type[Factors]] = [LapackFactors if is_dense else SuperLuFactors]
         if libraries == [SuperLuFactors] and pardiso.accepts(matrix.dtype.name) and not is_narrow(matrix):
             libraries.insert(0, pardiso.PardisoFactors)
