@@ -56,6 +56,7 @@ from .operators import AugmentedInverse, Inverse, Pair, TriangularInverse
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 FEW_STEPS = 8  # of Lanczos, for a norm
+MORE_STEPS = 32  # the same, for whether A^H A is far from singular: 16 told less often
 CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
@@ -75,6 +76,9 @@ DENSE_WORK = 1_500_000  # m n^2 on the host up to which LAPACK takes less time t
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for the LAPACK of a GPU because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK of a GPU for all triplets of a square matrix
+LEAST_RESTARTS = (
+    4  # of an iteration with A^H A in the time of a triangular factor, which it may make needless
+)
 QR_S = 5e-11  # s per m n^2, of a triangular factor (one core, 600 to 4000 rows)
 PASSES, OVERSAMPLING = 4, 10  # of solver="randomized": products with A and A^H, and further columns
 PROBES = 10  # random vectors that bound the error of an approximation: with the probability 1 - 10^-PROBES
@@ -108,6 +112,7 @@ class Task:
     rng: np.random.Generator
     options: Mapping[str, int]
     limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
+    tighter: float = TIGHTER  # limits of triplets per limit of an iteration
     rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
 
     def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
@@ -125,7 +130,7 @@ class Task:
 
     def tolerance(self, tol: float) -> Tolerance:
         """Form the limits of eigenpairs of A^H A."""
-        return Tolerance(tol, "value", self.unit / TIGHTER, self.rounding)
+        return Tolerance(tol, "value", self.unit / self.tighter, self.rounding)
 
     def with_rounding(self, gram: Operator) -> Task:
         """Add the rounding errors of centred products, which are u times what has been subtracted.
@@ -318,8 +323,8 @@ def inverse(task: Task) -> Triplets:
     """
     pair, device = task.pair, task.pair.forward.device
     norm = max(math.sqrt(sketch_of(pair.gram(), FEW_STEPS).norm), pair.offset)
-    found = None
-    if _has_factors(task):
+    found = _by_products(task, norm)
+    if not _is_final(task, found) and _has_factors(task):
         unverified = replace(task, limits={**task.limits, "verify": "never"})
         found = _by_inverse(unverified, AugmentedInverse(pair, task.A, norm), norm, None, task.searches)
     if _fits(task) and device == "cpu" and not _is_final(task, found):
@@ -327,6 +332,24 @@ def inverse(task: Task) -> Triplets:
         zeros = factors.find_zeros(pair, task.k, norm, task.rng)
         found = _by_inverse(task, factors, norm, zeros, task.searches)
     return found if found is not None and (_is_final(task, found) or not _fits(task)) else dense(task)
+
+
+def _by_products(task: Task, norm: float) -> Triplets | None:
+    """Compute the smallest values by A^H A, within the time of a triangular factor.
+
+    Returns None where that is short or A^H A may be singular.
+    """
+    (m, n), gram = task.pair.shape, task.pair.gram()
+    problem = task.problem(gram, "SA", task.k)
+    cycle_s = iteration_stages(problem, choose_options(problem))[0].seconds
+    most = 0 if cycle_s is None else int(QR_S * m * n * n / cycle_s)
+    if most < LEAST_RESTARTS or task.limits["maxiter"] is not None or sketch_of(gram, MORE_STEPS).low <= 0:
+        return None
+    limited = replace(task, tighter=TIGHTER**2, limits={**task.limits, "maxiter": most})
+    found = _in_stages(limited, gram, "SA", norm)
+    if found.info["stopped"] == "maxiter":
+        found.info["stopped"] = "stagnated"
+    return found
 
 
 def _is_final(task: Task, found: Triplets | None) -> bool:
