@@ -42,7 +42,7 @@ from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows, is_dense
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
-from ..placement import can_factorise, factor_s, shift_invert_s
+from ..placement import AFFORDABLE_S, can_factorise, factor_s, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
 from ..problem import STOPPED, IterationState, Problem, Verification
 from ..result import EigenResult
@@ -248,8 +248,8 @@ def choose(task: Task) -> tuple[str, str]:
     if task.which == "SM":
         if _has_factors(task):
             return "inverse", "A is square, and its factors take seconds"
-        if fits and op.device == "cpu" and m * n * n > SMALLEST_WORK:
-            return "inverse", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared"
+        if _has_triangle(task) and m * n * n > SMALLEST_WORK:
+            return "inverse", f"a triangular factor of {m} x {n} elements takes seconds"
         if fits:
             return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared"
         return "lanczos", "A has too many columns for dense LAPACK, and no factors"
@@ -268,6 +268,14 @@ def _fits(task: Task) -> bool:
     """Check whether dense LAPACK takes seconds."""
     (m, n), op = task.pair.shape, task.pair.forward
     return op.layout is None and m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
+
+
+def _has_triangle(task: Task) -> bool:
+    """Check whether a triangular factor of A takes seconds on the host."""
+    (m, n), op = task.pair.shape, task.pair.forward
+    if op.layout is not None or op.device != "cpu" or m * n * op.dtype.itemsize > DENSE_BYTES:
+        return False
+    return n <= FEW_ROWS or (is_explicit(task.A) and QR_S * m * n * n <= AFFORDABLE_S)
 
 
 def _has_factors(task: Task) -> bool:
@@ -321,17 +329,19 @@ def inverse(task: Task) -> Triplets:
     Errors of solves mix vectors of small values, so that iterations may stagnate before their own limits, but
     not before those of A.
     """
-    pair, device = task.pair, task.pair.forward.device
+    pair = task.pair
     norm = max(math.sqrt(sketch_of(pair.gram(), FEW_STEPS).norm), pair.offset)
-    found = _by_products(task, norm)
+    found = _by_products(task, norm) if _has_triangle(task) else None
     if not _is_final(task, found) and _has_factors(task):
         unverified = replace(task, limits={**task.limits, "verify": "never"})
         found = _by_inverse(unverified, AugmentedInverse(pair, task.A, norm), norm, None, task.searches)
-    if _fits(task) and device == "cpu" and not _is_final(task, found):
+    if _has_triangle(task) and not _is_final(task, found):
         factors = TriangularInverse(pair, norm, task.rng)
         zeros = factors.find_zeros(pair, task.k, norm, task.rng)
         found = _by_inverse(task, factors, norm, zeros, task.searches)
-    return found if found is not None and (_is_final(task, found) or not _fits(task)) else dense(task)
+    if found is not None and _is_final(task, found):
+        return found
+    return dense(task) if _fits(task) else smallest(task) if found is None else found
 
 
 def _by_products(task: Task, norm: float) -> Triplets | None:
