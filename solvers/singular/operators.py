@@ -135,7 +135,11 @@ class Pair:
             return out
 
         op = self.hermitian(product, n, 2 * self.entries, layout=layout)
-        if isinstance(forward, Operator) and forward.device == "cpu":
+        if (
+            forward.device == "cpu"
+            and not isinstance(forward, Product)
+            and not isinstance(self.adjoint, Product)
+        ):
             op.vector_adder = self._vector_adder  # type: ignore[method-assign]
         return op
 
