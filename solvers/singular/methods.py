@@ -62,9 +62,9 @@ RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rou
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 EQUAL_TOLERANCE = 1e-10  # the same where that is about the last one
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns: by 1.34 in the mean of 48 solves on
-# two cores, of matrices drawn at random; from a million on or of 4 columns they took 1.06 times as long.
-BLOCK_ENTRIES = 250_000
+# Elements of A from which on blocks take less time than single columns. On the host those of 2.5e5 to 1e6
+# took 1.5 times as long in the mean of seven matrices drawn at random (one core), 1.15 times beyond.
+BLOCK_ENTRIES = {"cpu": 1_000_000, "gpu": 250_000}
 WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
 MANY_PAIRS = 32  # triplets
 # Vectors of a basis beside those of a step: on a GPU one launch takes a step of 8 columns in double precision
@@ -146,7 +146,8 @@ class Task:
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
         n, k = self.pair.shape[1], self.k
-        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= BLOCK_ENTRIES
+        least = BLOCK_ENTRIES["cpu" if operator.device == "cpu" else "gpu"]
+        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= least
         if not (is_open and BASIS < n <= MOST_ROWS):
             return None
         is_wide = operator.device != "cpu" and k >= MANY_PAIRS
