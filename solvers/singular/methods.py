@@ -4,7 +4,8 @@ Lanczos on A^H A needs the short vectors alone. Its rounding errors are u ||A||^
 is accurate to u ||A||^2 / s, and its vectors are those of A only for values of the size of ||A||. The vectors
 of these are accepted, and the others are computed again in their complement, where the rounding errors are
 u ||A|| times the largest of them: stage by stage, all values become as accurate as if nothing had been
-squared. The triplets are always those of A itself: with A V = Q R and the singular vectors of R.
+squared. The triplets are always those of A itself: with A V = Q R and the singular vectors of R. The smallest
+values are the largest ones of an inverse, by sparse factors or by R of A = Q R.
 
 References
 ----------
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -37,7 +38,17 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..costs import DENSE_SHARE, FEW_ROWS, can_factorise, dense_rows, is_dense, require_memory, shift_invert_s
+from ..costs import (
+    AFFORDABLE_S,
+    DENSE_SHARE,
+    FEW_ROWS,
+    can_factorise,
+    dense_rows,
+    factor_s,
+    is_dense,
+    require_memory,
+    shift_invert_s,
+)
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
@@ -48,19 +59,20 @@ from ..sizes import choose_options
 from ..stages.combine import one_after_other
 from ..stages.dense import formed
 from ..stages.run import solve
-from .operators import Pair
+from .operators import AugmentedInverse, Inverse, Pair, TriangularInverse
 
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 FEW_STEPS = 8  # of Lanczos, for a norm
+MORE_STEPS = 32  # the same, for whether A^H A is far from singular: 16 told less often
 CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 EQUAL_TOLERANCE = 1e-10  # the same where that is about the last one
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns: by 1.34 in the mean of 48 solves on
-# two cores, of matrices drawn at random; from a million on or of 4 columns they took 1.06 times as long.
-BLOCK_ENTRIES = 250_000
+# Elements of A from which on blocks take less time than single columns. On the host those of 2.5e5 to 1e6
+# took 1.5 times as long in the mean of seven matrices drawn at random (one core), 1.15 times beyond.
+BLOCK_ENTRIES = {"cpu": 1_000_000, "gpu": 250_000}
 WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
 MANY_PAIRS = 32  # triplets
 # Vectors of a basis beside those of a step: on a GPU one launch takes a step of 8 columns in double precision
@@ -71,9 +83,14 @@ MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
 DENSE_WORK = 1_500_000  # m n^2 on the host up to which LAPACK takes less time than A^H A: 100 to 3000 rows
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for the LAPACK of a GPU because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
-SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
+SVD_S = 2e-9  # s per cubed row, of dense LAPACK of a GPU for all triplets of a square matrix
+LEAST_RESTARTS = (
+    4  # of an iteration with A^H A in the time of a triangular factor, which it may make needless
+)
+QR_S = 5e-11  # s per m n^2, of a triangular factor (one core, 600 to 4000 rows)
 PASSES, OVERSAMPLING = 4, 10  # of solver="randomized": products with A and A^H, and further columns
 PROBES = 10  # random vectors that bound the error of an approximation: with the probability 1 - 10^-PROBES
+SMALLEST_WORK = 5_000_000  # m n^2 on the host up to which LAPACK takes less time for the smallest values
 # Entries of `info` of dense LAPACK, and of the problems that a method solves beside that of the call.
 DIRECT: dict[str, Any] = {
     "stopped": "converged",
@@ -103,6 +120,7 @@ class Task:
     rng: np.random.Generator
     options: Mapping[str, int]
     limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
+    tighter: float = TIGHTER  # limits of triplets per limit of an iteration
     rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
 
     def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
@@ -120,7 +138,7 @@ class Task:
 
     def tolerance(self, tol: float) -> Tolerance:
         """Form the limits of eigenpairs of A^H A."""
-        return Tolerance(tol, "value", self.unit / TIGHTER, self.rounding)
+        return Tolerance(tol, "value", self.unit / self.tighter, self.rounding)
 
     def with_rounding(self, gram: Operator) -> Task:
         """Add the rounding errors of centred products, which are u times what has been subtracted.
@@ -136,7 +154,8 @@ class Task:
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
         n, k = self.pair.shape[1], self.k
-        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= BLOCK_ENTRIES
+        least = BLOCK_ENTRIES["cpu" if operator.device == "cpu" else "gpu"]
+        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= least
         if not (is_open and BASIS < n <= MOST_ROWS):
             return None
         is_wide = operator.device != "cpu" and k >= MANY_PAIRS
@@ -172,15 +191,19 @@ class Triplets:
 
 
 def triplets_of(
-    task: Task, V: BlockVector, norm: float | None = None, left: BlockVector | None = None
+    task: Task,
+    V: BlockVector,
+    norm: float | None = None,
+    left: BlockVector | None = None,
+    inverse: Inverse | None = None,
 ) -> Triplets:
     """Compute the wanted triplets of A on orthonormal columns V, and judge them by their true residuals.
 
     They are those of A V = Q R, so that small values do not suffer from squares. This needs the vectors of
     all larger values, without which rounding errors of A v along these would make ||A^H u - s v|| as large as
     u ||A||^2 / s. V is in the order of ascending values; the factorisation begins with the largest. `left`
-    has left vectors without such errors, and is overwritten; triplets are then those of U^H A V. The norm of
-    A is by default the largest value.
+    has left vectors without such errors, and is overwritten; triplets are then those of U^H A V. An `inverse`
+    computes such vectors from right ones. The norm of A is by default the largest value.
     """
     if left is None:
         V = BlockVector(columns_of(V.array, np.arange(V.n_cols)[::-1]), layout=V.layout)
@@ -194,12 +217,18 @@ def triplets_of(
     X, s, Yh = np.linalg.svd(R)
     ends = slice(None, task.k) if task.which == "SM" else slice(-task.k, None)
     X, s, Y = X[:, ::-1][:, ends], s[::-1][ends].astype(np.float64), Yh[::-1][ends].conj().T
-    U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
+    V, W = (B.combine(small_matrix(Y, B)) for B in (V, W))
+    if inverse is None:
+        U = Q.combine(small_matrix(X, Q))
+    else:
+        U = inverse.left(V)
+        orthogonalize(U, rng=0)
     both = W.axpy(column_factors(-s, U), U), task.pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
     residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
     norm = max(task.pair.offset, *s.tolist()) if norm is None else norm
     limits = np.maximum(task.tol * s, FLOOR * task.unit * (norm + s))
-    within = np.append((residuals <= limits)[:: 1 if task.which == "SM" else -1], False)
+    asked = limits if inverse is None else limits / TIGHTER
+    within = np.append((residuals <= asked)[:: 1 if task.which == "SM" else -1], False)
     info = {"norm": norm, "operator_columns": len(R)}
     return Triplets(U, s, V, residuals, limits, int(np.argmin(within)), info)
 
@@ -210,7 +239,10 @@ def triplets_of(
 def solved(task: Task) -> tuple[Plan, Triplets]:
     """Choose a method, and run it."""
     name, why = choose(task)
-    made, run = plan(task, name, why), {"dense": dense, "randomized": randomized, "inverse": inverse}
+    made, run = (
+        plan(task, name, why),
+        {"dense": dense, "randomized": randomized, "inverse": inverse},
+    )
     found = run.get(name, smallest if task.which == "SM" else largest)(task)
     found.info = DIRECT | {"method": name, "why": why} | found.info
     return made, found
@@ -219,13 +251,14 @@ def solved(task: Task) -> tuple[Plan, Triplets]:
 def choose(task: Task) -> tuple[str, str]:
     """Choose the method, and give the reason."""
     (m, n), k, op = task.pair.shape, task.k, task.pair.forward
-    is_whole = op.layout is None
-    fits = is_whole and m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
+    is_whole, fits = op.layout is None, _fits(task)
     if task.method in ("dense", "randomized"):
         return task.method, "asked for"
     if task.which == "SM":
         if _has_factors(task):
             return "inverse", "A is square, and its factors take seconds"
+        if _has_triangle(task) and m * n * n > SMALLEST_WORK:
+            return "inverse", f"a triangular factor of {m} x {n} elements takes seconds"
         if fits:
             return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared"
         return "lanczos", "A has too many columns for dense LAPACK, and no factors"
@@ -240,15 +273,33 @@ def choose(task: Task) -> tuple[str, str]:
     return "lanczos", "the largest values are at an end of the spectrum of A^H A"
 
 
+def _fits(task: Task) -> bool:
+    """Check whether dense LAPACK takes seconds."""
+    (m, n), op = task.pair.shape, task.pair.forward
+    return op.layout is None and m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
+
+
+def _has_triangle(task: Task) -> bool:
+    """Check whether a triangular factor of A takes seconds on the host."""
+    (m, n), op = task.pair.shape, task.pair.forward
+    if op.layout is not None or op.device != "cpu" or m * n * op.dtype.itemsize > DENSE_BYTES:
+        return False
+    return n <= FEW_ROWS or (is_explicit(task.A) and QR_S * m * n * n <= AFFORDABLE_S)
+
+
 def _has_factors(task: Task) -> bool:
-    """Check whether A is a square, sparse matrix whose factors take less time than dense LAPACK."""
+    """Check whether A is a square, sparse matrix that has factors in less time than a triangular one."""
     (m, n), op = task.pair.shape, task.pair.forward
     is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.pair.is_centred
     if m != n or not is_sparse or n <= dense_rows("factors", op.device, task.k):
         return False
     K = task.pair.augmented(task.A, 1.0)
-    place = as_operator(K) if op.device == "cpu" else op
-    return can_factorise(place, K, None) and (n > FEW_ROWS or shift_invert_s(K, place) < SVD_S * n**3)
+    cost_s, most_s = factor_s(K, op.device, 0.0), QR_S * n**3
+    if op.device != "cpu":
+        cost_s, most_s = shift_invert_s(K, op), SVD_S * n**3
+    return can_factorise(as_operator(K) if op.device == "cpu" else op, K, None) and (
+        n > FEW_ROWS or cost_s < most_s
+    )
 
 
 def plan(task: Task, name: str, why: str) -> Plan:
@@ -282,26 +333,78 @@ def largest(task: Task) -> Triplets:
 
 
 def inverse(task: Task) -> Triplets:
-    """Compute the smallest values of a square matrix by its factors, in the same stages.
+    """Compute the smallest values by factors, a triangular one, or dense LAPACK: the first that settles them.
 
     Errors of solves mix vectors of small values, so that iterations may stagnate before their own limits, but
     not before those of A.
     """
-    norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    operator, left = task.pair.inverse_gram(task.A, norm)
+    pair = task.pair
+    norm = max(math.sqrt(sketch_of(pair.gram(), FEW_STEPS).norm), pair.offset)
+    found = _by_products(task, norm) if _has_triangle(task) else None
+    if not _is_final(task, found) and _has_factors(task):
+        unverified = replace(task, limits={**task.limits, "verify": "never"})
+        found = _by_inverse(unverified, AugmentedInverse(pair, task.A, norm), norm, None, task.searches)
+    if _has_triangle(task) and not _is_final(task, found):
+        factors = TriangularInverse(pair, norm, task.rng)
+        zeros = factors.find_zeros(pair, task.k, norm, task.rng)
+        found = _by_inverse(task, factors, norm, zeros, task.searches)
+    if found is not None and _is_final(task, found):
+        return found
+    return dense(task) if _fits(task) else smallest(task) if found is None else found
+
+
+def _by_products(task: Task, norm: float) -> Triplets | None:
+    """Compute the smallest values by A^H A, within the time of a triangular factor.
+
+    Returns None where that is short or A^H A may be singular.
+    """
+    (m, n), gram = task.pair.shape, task.pair.gram()
+    problem = task.problem(gram, "SA", task.k)
+    cycle_s = iteration_stages(problem, choose_options(problem))[0].seconds
+    most = 0 if cycle_s is None else int(QR_S * m * n * n / cycle_s)
+    if most < LEAST_RESTARTS or task.limits["maxiter"] is not None or sketch_of(gram, MORE_STEPS).low <= 0:
+        return None
+    limited = replace(task, tighter=TIGHTER**2, limits={**task.limits, "maxiter": most})
+    found = _in_stages(limited, gram, "SA", norm)
+    if found.info["stopped"] == "maxiter":
+        found.info["stopped"] = "stagnated"
+    return found
+
+
+def _is_final(task: Task, found: Triplets | None) -> bool:
+    """Check that a method has settled all triplets and whether there are others, or was stopped."""
+    if found is None or found.info["stopped"] in STOPPED:
+        return found is not None
+    is_right = bool((found.residuals <= found.limits).all())
+    return is_right and (found.verification.is_decided or not task.searches)
+
+
+def _by_inverse(
+    task: Task, inverse: Inverse, norm: float, zeros: BlockVector | None, searches: bool
+) -> Triplets | None:
+    """Compute the smallest values by an inverse in the same stages, then search for others as small."""
     maxiter = task.limits["maxiter"]
-    limits = {"verify": "never", "maxiter": INVERSE_RESTARTS if maxiter is None else maxiter}
-    found = _in_stages(replace(task, limits={**task.limits, **limits}), operator, "LA", norm, left)
-    if found.settled < task.k:
+    limits = {**task.limits, "maxiter": INVERSE_RESTARTS if maxiter is None else maxiter}
+    try:
+        if zeros is not None and zeros.n_cols == task.k:
+            found = triplets_of(task, zeros, norm, inverse=inverse)
+            found.info["stopped"] = "stagnated"
+        else:
+            limited = replace(task, limits=limits)
+            found = _in_stages(limited, inverse.operator, "LA", norm, inverse, known=zeros)
+    except BreakdownError:  # the inverse of a triangular factor is not finite
+        return None
+    if not (found.residuals <= found.limits).all():
         if maxiter is None and found.info["stopped"] == "maxiter":
             found.info["stopped"] = "stagnated"
         return found
     found.info["stopped"] = "converged"
     last = float(found.s[-1] - SAME_VALUE * found.limits[-1])
-    if task.searches and last <= 0:
+    if searches and last <= 0:
         found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
-    elif task.searches:
-        _search(task, operator, found, 1 / last**2)
+    elif searches and not found.verification.is_decided:
+        inverse.lock(found.U)
+        _search(task, inverse.operator, found, 1 / last**2)
     return found
 
 
@@ -370,17 +473,21 @@ def _in_stages(
     operator: Operator,
     which: str,
     norm: float | None = None,
-    left: Callable[[BlockVector], BlockVector] | None = None,
+    inverse: Inverse | None = None,
     first: Operator | None = None,
+    known: BlockVector | None = None,
 ) -> Triplets:
     """Compute eigenvectors of an operator of A in stages, those that are settled first.
 
-    `norm` is that of A, by default the largest value computed; `left` computes left vectors without the
-    errors of products; `first` is the same operator in a form for the first stage.
+    `norm` is that of A, by default the largest value computed; `inverse` has the operator, and computes left
+    vectors without the errors of products; `first` is the same operator in a form for the first stage;
+    `known` has right vectors that are settled.
     """
     parts: list[EigenResult] = []
-    k, locked, start, done, rest = task.k, None, task.start, 0, None
-    tolerance = task.tolerance(task.tol if left is None else 0.0)
+    k, start, rest = task.k, task.start, None if inverse is None else inverse.rest
+    locked = known if known is not None and known.n_cols else None
+    done = 0 if locked is None else locked.n_cols
+    tolerance = task.tolerance(task.tol if inverse is None else 0.0)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
@@ -389,10 +496,10 @@ def _in_stages(
         part = solve(task.problem(form, which, k - done, **changes))
         parts.append(part)
         V: Any = side_by_side(BlockVector(part.eigenvectors), locked)
-        found = triplets_of(task, V, norm, None if left is None else left(V))
+        found = triplets_of(task, V, norm, inverse=inverse)
         before, done = done, found.settled
         is_over = which == "SA" or part.info["stopped"] in STOPPED
-        is_over |= part.info["stopped"] == "maxiter" and left is None
+        is_over |= part.info["stopped"] == "maxiter" and inverse is None
         if done == k or (done <= before and form is operator) or is_over:
             return _joined(task, found, parts)
         # The known ones, and the others as they are so far.
@@ -401,8 +508,10 @@ def _in_stages(
         locked, start = halves[:: 1 if task.which == "SM" else -1]
         error = task.unit * found.info["norm"]
         following = max(float(found.s[next_one]), error)
-        rest = (following**2 or None) if left is None else following**-2
-        if left is None:
+        rest = (following**2 or None) if inverse is None else following**-2
+        if inverse is not None:
+            inverse.lock(found.U[:, :cut])
+        else:
             tolerance = replace(tolerance, rounding=GRAM_ROUNDING * error * following)
 
 

@@ -21,20 +21,25 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from blockvec import BlockVector, Operator, RowLayout, as_operator, factorize
 from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
-from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, summed, to_host
-from ..costs import FEW_ROWS
+from ..blocks import ORDINARY, Array, empty_block, is_ordinary, needs_threads, summed, to_host
+from ..costs import FEW_ROWS, SMALL
 from ..runtime.processes import largest
+from ..stages.dense import PANEL, formed
 from ..transform.scaling import even_exponent, magnitude
 
 MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product with it reads no more than A
 MOST_LENGTH = 40.0  # mean length of rows, by elements, of the same: forming it takes some 10 products
 PAIRS = 1 << 20  # of entries that are multiplied at once, at least; a panel's product has n^2 elements
+NOISE = 2.0  # 2 u ||A||: norm of random numbers that are added to A before a triangular factorisation, about
+ZERO = 5.0  # 2 u ||A||: singular values up to here are zero to rounding
+FAR_FROM_ZERO = 1e4  # 2 u ||A||: the smallest value that leaves no doubt
 DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; below the limit of residuals
 # Terms of a sum on the host. Errors of equal terms, as of graphs and weights of words, add up: 32,000 of them
 # left residuals of 630 u ||A||, sums of 4096 of up to 130.
@@ -129,8 +134,12 @@ class Pair:
             self.adjoint.apply(Y, out=BlockVector(out, layout=layout))
             return out
 
-        op = self._hermitian(product, n, 2 * self.entries, layout=layout)
-        if isinstance(forward, Operator) and forward.device == "cpu":
+        op = self.hermitian(product, n, 2 * self.entries, layout=layout)
+        if (
+            forward.device == "cpu"
+            and not isinstance(forward, Product)
+            and not isinstance(self.adjoint, Product)
+        ):
             op.vector_adder = self._vector_adder  # type: ignore[method-assign]
         return op
 
@@ -158,7 +167,7 @@ class Pair:
             self.adjoint.apply(u, out=results[1])
             return out
 
-        return self._hermitian(product, sum(self.shape), 2 * self.entries, layout=layout)
+        return self.hermitian(product, sum(self.shape), 2 * self.entries, layout=layout)
 
     def halves(self, X: Array) -> tuple[BlockVector, BlockVector]:
         """View the left and the right part of [u; v], or their rows in this process."""
@@ -194,26 +203,10 @@ class Pair:
         identity: Any = DAMPING * unit * norm * sp.eye_array(n, dtype=matrix.dtype)
         return sp.block_array([[identity, matrix], [matrix.conj().T, -identity]], format="csr")
 
-    def inverse_gram(self, matrix: Any, norm: float) -> tuple[Operator, Callable[[BlockVector], BlockVector]]:
-        """Make (A^H A + delta^2 I)^-1 from factors of K, and a function that computes about A^-H V."""
-        n = self.shape[1]
-        factors = factorize(self.augmented(matrix, norm), device=self.forward.device)
-
-        def solved(X: Array) -> BlockVector:
-            block = BlockVector.empty(2 * n, X.shape[1], X.dtype, device=self.forward.device)
-            block.array[:n] = 0
-            block.array[n:] = X
-            return factors.solve(block)
-
-        def product(X: Array) -> Array:
-            return factors.solve(solved(X)).array[n:]
-
-        operator = self._hermitian(product, n, factors.entries, threads=False)
-        return operator, lambda V: solved(V.array)[:n].copy()
-
-    def _hermitian(
+    def hermitian(
         self, product: Any, n: int, entries: int, *, threads: bool | None = None, layout: Any = None
     ) -> Operator:
+        """Make the operator of a Hermitian function of n rows."""
         where: Any = {"dtype": self.forward.dtype, "device": self.forward.device, "layout": layout}
         op: Any = as_operator(product, shape=(n, n), **where)
         op.nnz, op.is_hermitian = entries, True
@@ -222,6 +215,144 @@ class Pair:
         # Steps that GPUs take in single precision without waiting were not enough in one of four.
         op.can_fail = op.dtype.char in "fF"
         return op  # type: ignore[no-any-return]
+
+
+class AugmentedInverse:
+    """(A^H A + delta^2 I)^-1 of a square, sparse matrix, by the factors of K."""
+
+    def __init__(self, pair: Pair, matrix: Any, norm: float) -> None:
+        self._n, self._device = pair.shape[1], pair.forward.device
+        self.rest: float | None = None  # norm of the inverse in the complement of values that are known
+        self._factors = factorize(pair.augmented(matrix, norm), device=self._device)
+        self.operator = pair.hermitian(self._product, self._n, self._factors.entries, threads=False)
+
+    def _solved(self, X: Array) -> BlockVector:
+        block = BlockVector.empty(2 * self._n, X.shape[1], X.dtype, device=self._device)
+        block.array[: self._n] = 0
+        block.array[self._n :] = X
+        return self._factors.solve(block)
+
+    def _product(self, X: Array) -> Array:
+        return self._factors.solve(self._solved(X)).array[self._n :]
+
+    def left(self, V: BlockVector) -> BlockVector:
+        """Compute about A^-H V."""
+        return self._solved(V.array)[: self._n].copy()
+
+    def lock(self, U: BlockVector) -> None:
+        """Take note of left vectors in whose complement products follow: K is regular without that."""
+
+
+class TriangularInverse:
+    """(A^H A)^-1 of a matrix on the host as R^-1 R^-H with A = Q R, so that nothing is squared.
+
+    A solve has rounding errors along the vectors of the smallest values, which the next one would enlarge
+    again. Left vectors of values that are known are therefore projected out between the two. Random numbers
+    of the size of rounding errors, of a Hankel matrix, make R regular where A is not.
+    """
+
+    def __init__(self, pair: Pair, norm: float, rng: np.random.Generator) -> None:
+        A = np.array(formed(pair.forward, empty_block(pair.adjoint)), order="F")
+        m, n = A.shape
+        noise = rng.standard_normal(m + n) * (NOISE * float(np.finfo(A.dtype).eps) * norm / math.sqrt(m + n))
+        A += np.lib.stride_tricks.sliding_window_view(noise, n)[:m]
+        is_complex = A.dtype.kind == "c"
+        functions: Any = get_lapack_funcs(("geqrf", "unmqr" if is_complex else "ormqr"), (A,))
+        factorise, self._rotate = functions
+        self._QR, self._tau, *_ = factorise(A, lwork=PANEL * n, overwrite_a=1)
+        self._adjoint, self._m, self._n = 2 if is_complex else 1, m, n
+        self._R = np.asfortranarray(np.triu(self._QR[:n]))
+        self.rest: float | None = None
+        self._zeros = self._of_zeros = self._locked = np.zeros((n, 0), A.dtype)
+        self._solve_one, self._solve = get_blas_funcs(("trsv", "trsm"), (self._R,))
+        self.operator = pair.hermitian(self._product, n, n * n, threads=n > SMALL)
+        self.operator.vector_adder = self._vector_adder  # type: ignore[method-assign]
+
+    def find_zeros(self, pair: Pair, k: int, norm: float, rng: np.random.Generator) -> BlockVector:
+        """Compute right vectors of values that are zero to rounding, k at most, and keep their left ones.
+
+        Two steps of subspace iteration converge to these at once, and a step of Newton's method takes away
+        what their solves have left of other vectors.
+        """
+        V = np.linalg.qr(rng.standard_normal((self._n, k)).astype(self._R.dtype))[0]
+        U = self._solve(1.0, self._R, V, trans_a=self._adjoint)
+        count, least = 0, float(np.finfo(V.dtype).eps) * norm
+        if np.linalg.norm(U, axis=0).max() * FAR_FROM_ZERO * least > 1:
+            for _ in range(2):
+                U = np.linalg.qr(U)[0]
+                V = np.linalg.qr(self._solve(1.0, self._R, U))[0]
+                U = self._solve(1.0, self._R, V, trans_a=self._adjoint)
+            U = np.linalg.qr(U)[0]
+            right, left = self._right_products(pair), self._left_products(pair)
+            step = self._solve(1.0, self._R, right(V))
+            V, values = _smallest_columns(V - step + V @ (V.conj().T @ step), right)
+            step = self._solve(1.0, self._R, left(U), trans_a=self._adjoint)
+            U, others = _smallest_columns(U - step + U @ (U.conj().T @ step), left)
+            count = int((np.maximum(values, others) <= ZERO * least).sum())
+            self.rest = float(values[count]) ** -2 if 0 < count < k else None
+        self._zeros, self._locked = V[:, :count], U[:, :count]
+        self._of_zeros = self._locked
+        return BlockVector(np.ascontiguousarray(self._zeros))
+
+    def _right_products(self, pair: Pair) -> Callable[[Array], Array]:
+        return lambda V: self._rotated(pair.forward.apply(BlockVector(V, copy=True)).array, True)[: self._n]
+
+    def _left_products(self, pair: Pair) -> Callable[[Array], Array]:
+        return lambda U: pair.adjoint.apply(self._of_left(U)).array
+
+    def _product(self, X: Array) -> Array:
+        return self._solve(1.0, self._R, self._between(X))  # type: ignore[no-any-return]
+
+    def _between(self, X: Array) -> Array:
+        W: Array = self._solve(1.0, self._R, X, trans_a=self._adjoint)
+        W -= self._locked @ (self._locked.conj().T @ W)
+        return W
+
+    def _vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
+        R, locked, adjoint, solve = self._R, self._locked, self._adjoint, self._solve_one
+
+        def add(x: Array, y: Array) -> None:
+            w = solve(R, x, trans=adjoint)
+            if locked.shape[1]:
+                w -= locked @ (locked.conj().T @ w)
+            y += solve(R, w)
+
+        return add
+
+    def left(self, V: BlockVector) -> BlockVector:
+        """Compute Q R^-H V; where values are zero these vectors are known."""
+        zeros = self._zeros.conj().T @ V.array
+        self._locked, locked = self._of_zeros, self._locked
+        W = self._between(V.array - self._zeros @ zeros)
+        self._locked = locked
+        are_zero = np.linalg.norm(zeros, axis=0) > math.sqrt(0.5)
+        W = np.where(are_zero, self._of_zeros @ zeros, W)
+        return self._of_left(W / np.linalg.norm(W, axis=0))
+
+    def _of_left(self, W: Array) -> BlockVector:
+        """Multiply by Q."""
+        C = np.zeros((self._m, W.shape[1]), W.dtype, order="F")
+        C[: self._n] = W
+        return BlockVector(np.ascontiguousarray(self._rotated(C)))
+
+    def lock(self, U: BlockVector) -> None:
+        """Project left vectors out of all products that follow."""
+        self._locked = np.linalg.qr(self._rotated(U.array, True)[: self._n])[0]
+
+    def _rotated(self, C: Array, adjoint: bool = False) -> Array:
+        """Multiply by Q or its adjoint."""
+        by, work = ("TC"[self._adjoint - 1] if adjoint else "N"), PANEL * max(C.shape[1], 1)
+        return self._rotate("L", by, self._QR, self._tau, np.asfortranarray(C), work)[0]  # type: ignore[no-any-return]
+
+
+def _smallest_columns(X: Array, product: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Rotate the orthonormal columns of a space so that those with the smallest products are first."""
+    X = np.linalg.qr(X)[0]
+    _, values, Yh = np.linalg.svd(product(X), full_matrices=False)
+    return X @ Yh[::-1].conj().T, values[::-1]
+
+
+Inverse = AugmentedInverse | TriangularInverse
 
 
 def _gram_by_panels(A: Any, pairs: Array) -> Array:

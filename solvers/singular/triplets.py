@@ -204,9 +204,9 @@ def svds(
     solver : {"auto", "lanczos", "randomized", "dense", "arpack", "propack", "lobpcg"}
         Thick-restart block Lanczos on A^H A (or A A^H, if that is smaller), with stages that keep the
         accuracy of A; for the largest values a block Krylov space of few passes without a restart, whose
-        error is estimated; or dense LAPACK. "auto" selects dense LAPACK for small matrices and for the
-        smallest values of up to 3000 rows or columns. SciPy's names are synonyms of "lanczos", since results
-        are specified here, not algorithms.
+        error is estimated; or dense LAPACK. "auto" selects dense LAPACK for small matrices, and for the
+        smallest values of up to 3000 rows or columns the inverse of a triangular factor. SciPy's names are
+        synonyms of "lanczos", since results are specified here, not algorithms.
     rng, random_state : Generator, int or None
         Source of all random numbers, as in `eigsh`.
     options : dict, optional
