@@ -367,8 +367,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     s.rotate(capacity, keep, capacity)
     if filtered and s.p:
         s.gram(keep, capacity, s.p)
-        for M in reversed(range(s.p, capacity + 1, s.p)):
-            s.rotate(M, keep, capacity)
     s.norms()
     if filtered:
         s.recurrences(2, lanczos=True)
@@ -379,7 +377,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.combine(keep, b, capacity)
     s.rotate(capacity, last, capacity)
     s.gram(last, capacity)
-    s.rotate(last, last, capacity)
     s.apply(s.k)
     s.combine(1, 1)
     s.dot(1, 1)
@@ -393,7 +390,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
             s.subtract(keep, N, capacity, b)
     else:
         s.combine(1, 1, ldb=capacity, at_b=b)
-        s.rotate(keep, keep, capacity)
 
 
 def _jd(s: Blocks) -> None:

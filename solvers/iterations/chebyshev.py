@@ -27,7 +27,7 @@ import numpy as np
 from blockvec import BlockVector, Recorder
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, LinearMap, Operator, in_precision, project_out
+from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
 from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
 from ..functions.recurrence import Recurrence
 from ..runtime.processes import everywhere
@@ -44,6 +44,7 @@ LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
 PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
+PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
 @frozen
@@ -68,6 +69,14 @@ class Filter:
         """Return ranking keys from values of T_degree; the edge for values within [-1, 1]."""
         x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
         return self.edge + (x - 1) * self.half_width
+
+    def estimates(self, amplified: RealArray, residuals: RealArray, norm: float) -> RealArray:
+        """Predict residuals of A, of a norm, from those of T_degree at its values.
+
+        A residual r at the value phi is an error of r/phi in the vector, and of up to 2 r/phi ||A|| in the
+        residual of A. In practice a quarter of that is still an upper bound.
+        """
+        return PROMISE * norm * residuals / np.maximum(amplified, 1.0)
 
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""

@@ -3,8 +3,8 @@
 A Chebyshev polynomial F = T_d of A has A's eigenvectors; it maps the unwanted part of the spectrum to [-1, 1]
 and separates the values of the wanted end. A Lanczos step with F corresponds to d steps with A and needs only
 one orthogonalisation: this is faster if applying A costs less than orthogonalising the result, as on
-memory-bound machines. After each cycle a Rayleigh-Ritz step with A on the kept vectors gives values and true
-residuals.
+memory-bound machines. Where the filter's residuals predict convergence, a Rayleigh-Ritz step with A on the
+kept vectors gives values and true residuals.
 
 The first cycle is one of plain Lanczos steps, if the method may be chosen: where these are predicted to
 converge soon, no filter is designed.
@@ -22,7 +22,7 @@ References
 Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
 Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
 (1) blocks; (2) the interval is approximate, chosen for the number of values outside it; (3) Rayleigh-Ritz
-with A on all kept vectors after each cycle.
+with A on all kept vectors if the filter's residuals predict convergence, which is defined by true residuals.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import numpy as np
 
 from ..blocks import Block, LinearMap, Operator
 from ..problem import IterationOptions, IterationState, Problem, excess
+from ..result import EigenResult
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -82,7 +83,6 @@ CALLS_PER_DEGREE = 40.0
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
-PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 
@@ -153,11 +153,7 @@ class FilteredRestart(ThickRestart):
             self.krylov.append(start, keep_random=keep_random)
 
     def _excess(self, ritz: Ritz) -> float:
-        """Predict from the residuals of the filter the largest one of A, relative to its limit.
-
-        A residual r of the filter at the value phi is an error of r/phi in the vector, and of up to
-        2 r/phi ||A|| in the residual of A. In practice a quarter of that is still an upper bound.
-        """
+        """Predict from the residuals of the filter the largest one of A, relative to its limit."""
         if self.filter is None:
             return super()._excess(ritz)
         best = select(ritz.theta, "LA")[: self.problem.k]
@@ -168,7 +164,7 @@ class FilteredRestart(ThickRestart):
         limits, norm = self.limits(self.filter.value(amplified)), self.operator_norm()
         if self.is_mixed:
             limits = np.maximum(limits, REACH * norm)
-        self.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
+        self.promised = float((self.filter.estimates(amplified, ritz.residuals[best], norm) / limits).max())
         return self.promised
 
     def _designed_by_sketch(self) -> Filter | None:
@@ -270,6 +266,14 @@ class FilteredRestart(ThickRestart):
 
     def _settled(self) -> bool:
         return not self._is_beyond and super()._settled()
+
+    def _result(self, reason: str) -> EigenResult:
+        if self.filter is not None and self.residuals is None:  # values may be predicted
+            theta, residuals = self._rayleigh_ritz(self.krylov.m or self.krylov.w)
+            theta, residuals = theta[: self.problem.k], residuals[: self.problem.k]
+            limits = self.limits(theta)
+            self.state = replace(self.state, eigenvalues=theta, residuals=residuals, limits=limits)
+        return super()._result(reason)
 
     def _without_outliers(self, now: IterationState) -> str:
         """End, if values far out are computed and there is a filter for the others; return the reason.

@@ -45,7 +45,8 @@ from ..orthogonalization.factors import gram_root, square
 from ..problem import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
 
-# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
+# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis. So
+# do all where launches take the steps, since few others need a kernel.
 NARROW, WIDE_UNIT = 256, 64
 # Steps between looks for convergence, at least. Where their number followed from predicted times of looks, 58
 # easy and 28 harder problems took .99 to 1.01 times as long.
@@ -120,7 +121,7 @@ class BlockKrylov:
 
     def _filled(self, count: int) -> int:
         """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
-        is_wide = self.unit > 1 and count > NARROW
+        is_wide = self.unit > 1 and (self.takes_launches or count > NARROW)
         return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
 
     def _filled_basis(self) -> Block:
@@ -315,7 +316,8 @@ class BlockKrylov:
 
     def _rotate(self, C: Array) -> None:
         """Replace the first columns of [V Q] by their product with C."""
-        used = self.columns(0, self.padded(len(C)))
+        # On a GPU all columns, as each width takes a kernel: those behind [V Q] are finite.
+        used = self.columns(0, len(C) if self.buffer.device == "cpu" else self.capacity)
         C = bordered(C, used.shape[1], self.padded(C.shape[1]))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
 

@@ -188,24 +188,33 @@ class ThickRestart(Iteration):
         return int(min(max(keep, k), m))
 
     def _restart(self) -> tuple[RealArray, RealArray]:
-        """Replace the basis by wanted Ritz vectors; return values of A and estimates of residuals."""
-        krylov = self.krylov
+        """Replace the basis by wanted Ritz vectors; return values of A and estimates of residuals.
+
+        Those of a filter's cycle are predicted where that tells that some pair has not converged.
+        """
+        krylov, filter, predicts = self.krylov, self.filter, False
         if not self.is_refined:
             seen, self.seen = self.seen, None
             ritz = seen if seen is not None and len(seen.theta) == krylov.m else krylov.ritz()
             if ritz is not seen:
                 self._look(ritz)
-            order = select(ritz.theta, self.which if self.filter is None else "LA")
+            order = select(ritz.theta, self.which if filter is None else "LA")
             kept = order[: self._keep(len(order), krylov.w)]
             krylov.restart(ritz, kept)
-        if self.filter is not None:
-            self.is_refined = False
-            self.theta, self.estimates = self._rayleigh_ritz(krylov.m or krylov.w)
-            least = ranking_key(self.theta, self.which).min()
-        else:
+            # Of largest magnitude, values may have either sign.
+            predicts = filter is not None and self.which != "LM" and 1 < self._excess(ritz) < math.inf
+        self.is_refined, least = False, self.least
+        if filter is None:
             self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
             # The smallest ranking key, less its residual, bounds the spectrum with high probability.
             least = ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]]
+        elif predicts:
+            keys, norm = filter.value(ritz.theta[kept]), self.operator_norm()
+            self.theta = -keys if self.which == "SA" else keys
+            self.estimates = filter.estimates(ritz.theta[kept], ritz.residuals[kept], norm)
+        else:
+            self.theta, self.estimates = self._rayleigh_ritz(krylov.m or krylov.w)
+            least = ranking_key(self.theta, self.which).min()
         self.least = min(self.least, float(least))
         if (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
             krylov.reorthonormalize()

@@ -171,7 +171,8 @@ class QueuedKrylov(BlockKrylov):
     def withdraw(self, m: int) -> None:
         if m < self.m:
             self._reports.clear()
-            self.m, self._is_clear = m, False
+            self.m, self._is_clear = m, True
+            self._clear()  # steps that nobody has judged need not be finite, and a rotation reads them
 
     def _changed(self, full_until: int) -> None:
         super()._changed(full_until)

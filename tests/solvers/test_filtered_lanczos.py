@@ -108,6 +108,29 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
     answered(A, 6, exact=np.sort(values), which=which, method="filter", tol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("which", ["LA", "SA"])
+def test_values_are_predicted_until_pairs_seem_to_have_converged(
+    which: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    true = filtering.FilteredRestart._rayleigh_ritz
+    monkeypatch.setattr(
+        filtering.FilteredRestart,
+        "_rayleigh_ritz",
+        lambda self, count: steps.append(count) or true(self, count),
+    )
+    A = models.model("laplace3d:n=20")
+    how: dict[str, Any] = {"which": which, "method": "filter", "ncv": 40, "rng": 0, "return_info": True}
+    result = eigsh(A, 20, **how)
+    assert len(steps) < result.info["restarts"]
+    # The values and residuals of a run that is stopped before are those of A and the vectors.
+    early = eigsh(A, 20, **how, maxiter=2, on_unconverged="return")
+    X, theta = early.eigenvectors, early.eigenvalues
+    assert not early.converged.all()
+    assert np.allclose(np.diagonal(X.T @ (A @ X)), theta, rtol=0, atol=1e-12)
+    assert np.allclose(np.linalg.norm(A @ X - X * theta, axis=0), early.residuals, rtol=1e-6, atol=1e-12)
+
+
 def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:
     A = models.model("laplace2d:n=30")
     asked: dict[str, Any] = {"apply_to": lambda X: A @ X, "which": "SA", "shape": A.shape}

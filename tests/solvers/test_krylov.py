@@ -296,3 +296,11 @@ def test_copies_in_an_oblique_basis_have_a_coupling_that_is_reported() -> None:
     corrected, coupling = oblique(T, theta, Y)
     left = np.abs(T @ corrected - corrected * theta).max()
     assert 1e-11 <= left <= coupling <= 100 * loss
+
+
+def test_products_beside_launched_steps_have_few_widths() -> None:
+    krylov = started(models.model("laplace2d:n=12"), 4, capacity=96)
+    krylov.unit = 4  # as on a GPU
+    assert [krylov._filled(columns) for columns in (3, 20, 68)] == [4, 20, 68]
+    krylov.takes_launches = True
+    assert [krylov._filled(columns) for columns in (3, 20, 68)] == [64, 64, 96]
