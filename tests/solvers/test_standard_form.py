@@ -370,3 +370,15 @@ def test_nearly_full_masses_are_applied_as_dense_matrices() -> None:
 def test_full_matrices_of_500_rows_take_dense_lapack(n: int, method: str) -> None:
     A = np.random.default_rng(0).standard_normal((n, n))
     assert eigsh(A + A.T, 2, sigma=0.3, return_info=True).info["method"] == method
+
+
+@pytest.mark.parametrize("rng", range(6))
+def test_a_shift_at_a_value_of_a_full_pair_keeps_the_digits_of_others(rng: int) -> None:
+    n, g = 420, np.random.default_rng(5)
+    Q = np.linalg.qr(g.standard_normal((n, n)) + 1j * g.standard_normal((n, n)))[0]
+    M = (Q * (1 + g.random(n))) @ Q.conj().T
+    M = (M + M.conj().T) / 2
+    A = 1.25 * M + np.diag(g.random(n))
+    sigma = float(sl.eigh(A, M, eigvals_only=True)[30])
+    result = eigsh(A, 20, M=M, sigma=sigma, method="lanczos", rng=rng, return_info=True)
+    assert (result.residuals <= result.limits).all()
