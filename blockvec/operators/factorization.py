@@ -35,8 +35,8 @@ def factorize(A: Any, M: Any = None, sigma: float = 0.0, *, device: str | None =
     Parameters
     ----------
     A, M : sparse matrix or dense array, shape (n, n)
-        Hermitian matrices of SciPy, NumPy or CuPy, which must not be modified afterwards; without M, the
-        identity.
+        Hermitian matrices of SciPy, NumPy or CuPy; without M, the identity. Dense arrays are copied; sparse
+        matrices must not be modified while they are in use.
     sigma : float
         The shift.
     device : {"cpu", "gpu", "cuda:1"}, optional
@@ -420,9 +420,9 @@ class Factorization:
                 f"{name} is a {type(matrix).__name__}; a factorisation needs a sparse matrix or dense array."
             )
         if isinstance(matrix, np.ndarray):  # also of half precision, which sparse matrices do not have
-            matrix = matrix.astype(dtype, copy=False)
+            matrix = matrix.astype(dtype, order="C")  # a copy in any case, which the caller cannot modify
         is_kept = isinstance(matrix, np.ndarray) and self._backend.name == "cpu" and is_nearly_full(matrix)
-        converted = np.ascontiguousarray(matrix) if is_kept else self._backend.csr(matrix, np.dtype(dtype))
+        converted = matrix if is_kept else self._backend.csr(matrix, np.dtype(dtype))
         if not self._backend.xp.isfinite(converted if is_kept else converted.data).all():
             raise OptionError(f"{name} holds NaN or Inf; check its entries.")
         return converted

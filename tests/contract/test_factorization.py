@@ -95,6 +95,22 @@ def test_dense_matrices_may_leave_few_entries(columns: int, device: str) -> None
     assert F.inertia == 0
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_dense_array_may_be_modified_afterwards(order: Any, device: str) -> None:
+    rng = np.random.default_rng(0)
+    A, M = rng.standard_normal((50, 50)), rng.standard_normal((50, 50))
+    A, M = np.asarray(A + A.T, order=order), np.asarray(M @ M.T + np.eye(50), order=order)
+    S = [A - sigma * M for sigma in (0.0, 0.5)]
+    F = factorize(A, M, 0.0, device=device)
+    A[:] = M[:] = np.eye(50)
+    B = block(50, 2, "float64", device)
+    X = F.solve(B).to_host().array
+    np.testing.assert_allclose(X, np.linalg.solve(S[0], B.to_host().array), rtol=1e-9)
+    F.refactorize(0.5)
+    X = F.solve(B).to_host().array
+    np.testing.assert_allclose(X, np.linalg.solve(S[1], B.to_host().array), rtol=1e-9)
+
+
 def test_a_solution_may_replace_its_right_hand_side(device: str) -> None:
     A = matrix("float64")
     F = factorize(A, sigma=-1.0, device=device)

@@ -329,3 +329,56 @@ def test_steps_without_refinement_lose_neither_digits_nor_copies(
         np.testing.assert_allclose(
             np.sort(np.abs(result.eigenvalues - sigma)), np.sort(np.abs(nearest - sigma)), atol=1e-12
         )
+
+
+def test_differences_with_few_entries_have_factors() -> None:
+    n = 60
+    B = np.random.default_rng(1).standard_normal((n, n))
+    M = B @ B.T / n + np.eye(n)
+    C = np.full((n, n), 0.5) + 2.5 * np.eye(n)
+    problems: list[tuple[Any, Any, float]] = [
+        (1.5 * np.eye(3), None, 1.5),
+        (2 * M, M, 2.0),
+        (M + np.diag(np.linspace(0, 1, n)), M, 1.0),
+        (C, np.full((n, n), 0.25) + np.eye(n), 2.0),
+    ]
+    for A, mass, sigma in problems:
+        exact = sl.eigh(A, mass, eigvals_only=True)
+        nearest = np.sort(exact[np.argsort(np.abs(exact - sigma), kind="stable")[:2]])
+        for convert in (np.asarray, sp.csr_array):
+            given = None if mass is None else convert(mass)
+            values = eigsh(convert(A), 2, M=given, sigma=sigma, method="lanczos")[0]
+            np.testing.assert_allclose(values, nearest, atol=1e-10)
+    values = eigsh(lambda X: 1.5 * X, 2, shape=(3, 3), dtype=float, sigma=1.5, method="lanczos")[0]
+    np.testing.assert_allclose(values, 1.5)
+
+
+def test_nearly_full_masses_are_applied_as_dense_matrices() -> None:
+    n = 300
+    B = np.random.default_rng(1).standard_normal((n, n))
+    A, M = models.laplace1d(n=n), B @ B.T / n + np.eye(n)
+    exact = sl.eigh(A.toarray(), M, eigvals_only=True)
+    nearest = np.sort(exact[np.argsort(np.abs(exact - 0.5))[:4]])
+    for mass in (M, sp.csr_array(M)):
+        form = standard_form(as_operator(A), A, mass, 0.5, k=4)
+        assert form.M is not None
+        assert hasattr(form.M, "matrix")
+        np.testing.assert_allclose(eigsh(A, 4, M=mass, sigma=0.5, method="lanczos")[0], nearest, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "method"), [(500, "dense"), (560, "lanczos")])
+def test_full_matrices_of_500_rows_take_dense_lapack(n: int, method: str) -> None:
+    A = np.random.default_rng(0).standard_normal((n, n))
+    assert eigsh(A + A.T, 2, sigma=0.3, return_info=True).info["method"] == method
+
+
+@pytest.mark.parametrize("rng", range(6))
+def test_a_shift_at_a_value_of_a_full_pair_keeps_the_digits_of_others(rng: int) -> None:
+    n, g = 420, np.random.default_rng(5)
+    Q = np.linalg.qr(g.standard_normal((n, n)) + 1j * g.standard_normal((n, n)))[0]
+    M = (Q * (1 + g.random(n))) @ Q.conj().T
+    M = (M + M.conj().T) / 2
+    A = 1.25 * M + np.diag(g.random(n))
+    sigma = float(sl.eigh(A, M, eigvals_only=True)[30])
+    result = eigsh(A, 20, M=M, sigma=sigma, method="lanczos", rng=rng, return_info=True)
+    assert (result.residuals <= result.limits).all()
