@@ -492,7 +492,7 @@ def _in_stages(
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
             changes["verify"] = "never"
-        form, first = operator if first is None else first, None
+        form, first = (operator if first is None else first), None
         part = solve(task.problem(form, which, k - done, **changes))
         parts.append(part)
         V: Any = side_by_side(BlockVector(part.eigenvectors), locked)
@@ -512,6 +512,7 @@ def _in_stages(
         if inverse is not None:
             inverse.lock(found.U[:, :cut])
         else:
+            operator = task.pair.gram(locked)
             tolerance = replace(tolerance, rounding=GRAM_ROUNDING * error * following)
 
 

@@ -28,7 +28,7 @@ from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
-from ..blocks import ORDINARY, Array, empty_block, is_ordinary, needs_threads, summed, to_host
+from ..blocks import ORDINARY, Array, empty_block, is_ordinary, needs_threads, project_out, summed, to_host
 from ..costs import FEW_ROWS, SMALL
 from ..runtime.processes import largest
 from ..stages.dense import PANEL, formed
@@ -120,8 +120,12 @@ class Pair:
         """Rows and columns, of which there are not more."""
         return self.forward.shape  # type: ignore[no-any-return]
 
-    def gram(self) -> Operator:
-        """Make A^H A, whose intermediate product is kept for the next one."""
+    def gram(self, locked: BlockVector | None = None) -> Operator:
+        """Make A^H A, whose intermediate product is kept for the next one.
+
+        Locked right vectors are projected out of products, once more than users of the operator do that:
+        where values are below sqrt(u) ||A||, what one projection leaves grows from product to product.
+        """
         (m, n), forward, layout = self.shape, self.forward, self.adjoint.layout
         where: Any = {"device": forward.device, "layout": forward.layout}
 
@@ -131,19 +135,18 @@ class Pair:
 
         def product(X: Array, out: Array) -> Array:
             Y = forward.apply(BlockVector(X, layout=layout), out=between(X.shape[1]))
-            self.adjoint.apply(Y, out=BlockVector(out, layout=layout))
+            project_out(locked, self.adjoint.apply(Y, out=BlockVector(out, layout=layout)))
             return out
 
         op = self.hermitian(product, n, 2 * self.entries, layout=layout)
-        if (
-            forward.device == "cpu"
-            and not isinstance(forward, Product)
-            and not isinstance(self.adjoint, Product)
-        ):
-            op.vector_adder = self._vector_adder  # type: ignore[method-assign]
+        is_plain = not isinstance(forward, Product) and not isinstance(self.adjoint, Product)
+        if forward.device == "cpu" and is_plain:
+            op.vector_adder = functools.partial(self._vector_adder, locked)  # type: ignore[method-assign]
         return op
 
-    def _vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
+    def _vector_adder(
+        self, locked: BlockVector | None, *, is_hermitian: bool = False
+    ) -> Callable[[Array, Array], object]:
         """Return a function that adds A^H A x to y, without the checks of two products."""
         first, second = self.forward.vector_adder(), self.adjoint.vector_adder()
         between = np.empty(self.shape[0], self.forward.dtype)
@@ -152,6 +155,8 @@ class Pair:
             between.fill(0)
             first(x, between)
             second(between, y)
+            if locked is not None:
+                y -= locked.array @ (locked.array.conj().T @ y)
 
         return add
 

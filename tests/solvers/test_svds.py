@@ -117,6 +117,25 @@ def test_rows_or_columns_may_be_full(is_wide: bool) -> None:
     check(A, svds(A, 4, rng=0, return_info=True))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("size", [1e8, 1e11])
+def test_values_that_squares_hide_have_no_false_copies(size: float, is_sparse: bool, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal(shape).astype(dtype) for shape in ((400, 5), (5, 150), (400, 150))]
+    A = size * factors[0] @ factors[1] + factors[2]
+    result = svds(sp.csr_array(A) if is_sparse else A, 10, rng=0, return_info=True, maxiter=100)
+    check(A, result)
+    assert result.verification.is_decided
+    assert result.info["operator_columns"] < 1000
+
+
+def test_a_sparse_matrix_may_be_full() -> None:
+    A = np.random.default_rng(0).standard_normal((3000, 300))
+    s = svds(sp.csr_array(A), 20, tol=1e-2, return_singular_vectors=False, rng=0)
+    assert np.abs(np.sort(s) / np.linalg.svd(A, compute_uv=False)[:20][::-1] - 1).max() <= 1e-2
+
+
 @pytest.mark.parametrize("zeros", [1, 4, 12])
 def test_a_square_matrix_may_have_several_zero_values(zeros: int) -> None:
     A = (random_sparse(2, 420, 420, 6) + sp.eye_array(420)).tolil()
