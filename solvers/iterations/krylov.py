@@ -79,6 +79,7 @@ class BlockKrylov:
     """
 
     takes_single_columns = False  # whether steps are those of a recurrence of single vectors
+    may_lose = False  # whether steps may leave vectors less than orthogonal
     takes_launches = False  # whether few calls queue several steps, in less time than a look at them
     pause = PAUSE
     _scratch: tuple[Block, Block] | None = None

@@ -65,6 +65,7 @@ class ThickRestart(Iteration):
         self.krylov = krylov_of(self.operator, buffer, n_fixed, b, self.rng, self.counts)
         if problem.has_costly_steps:
             self.krylov.pause = 1
+            self.krylov.may_lose = False
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
@@ -332,8 +333,8 @@ class ThickRestart(Iteration):
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         excess = self.residuals / self.state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]
-        if self._room() < b * len(failing) and krylov.m >= k:
-            self._keep_wanted()  # every repair adds pending columns
+        if krylov.capacity - krylov.m - krylov.w < b * (len(failing) + 1) and krylov.m >= k:
+            self._keep_wanted()  # every repair adds pending columns, beside which a step must fit
         for begin in failing[: max(1, self._room() // b)]:
             R = self._residual_block(self.theta, begin, min(begin + b, k))
             S, coupling, count = krylov.append(R, scale=krylov.norm)

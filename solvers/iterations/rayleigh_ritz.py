@@ -183,10 +183,13 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     return theta, Y
 
 
-def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> tuple[NDArray[Any], float]:
+def oblique(
+    T: NDArray[Any], theta: RealArray, Y: NDArray[Any], noise: float = 0.0
+) -> tuple[NDArray[Any], float]:
     """Correct the eigenvectors of the Hermitian part of T to those of T, to first order.
 
-    Returns these and the largest coupling that remains, between vectors whose values are too close.
+    Returns these and the largest coupling that remains, between vectors whose values are too close. Where T
+    is Hermitian up to `noise`, they are left as they are.
 
     For a basis V that is orthonormal up to an error E only, A V = V T + ... has (I + E) T Hermitian, not T.
     With the eigenvectors of T there is no error of the order of E in A (V y) = theta (V y) + ..., and V Y is
@@ -194,7 +197,7 @@ def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> tuple[NDArray
     converge, while others took as long.
     """
     K = (T - T.conj().T) / 2
-    if not K.any():
+    if not np.abs(K).max(initial=0.0) > noise:
         return Y, 0.0
     K = Y.conj().T @ K @ Y
     gaps = theta[None, :] - theta[:, None]

@@ -70,6 +70,21 @@ def test_many_missing_copies_come_in_through_a_small_basis(method: str) -> None:
     answered(A, 15, which="LA", block_size=1, ncv=20, tol=1e-8, method=method)
 
 
+def test_hundreds_of_restarts_of_a_small_basis_do_not_preserve_rounding_errors() -> None:
+    # Nor do repairs fill up the basis, so that no step fits.
+    for seed in range(4):
+        w = np.repeat(np.random.default_rng(seed).uniform(-1, 1, 75), 2)
+        how: dict[str, Any] = {"which": "SA", "ncv": 22, "block_size": 1, "maxiter": 4000}
+        answered(sp.diags_array(w).tocsr(), 20, method="lanczos", **how)
+
+
+def test_solves_at_a_multiple_value_lose_no_orthogonality() -> None:
+    for seed in range(12):  # an inverse of norm 1e15, which is Hermitian up to large rounding errors only
+        rng = np.random.default_rng(seed)
+        A = with_values(np.repeat(rng.standard_normal(30), 2), seed)
+        answered(A, 4, sigma=float(eigenvalues(A)[30]), block_size=1, method="lanczos")
+
+
 def test_what_waits_in_a_full_basis_makes_room_for_missed_copies() -> None:
     A = models.model("hofstadter:nx=12,ny=12")
     values, vectors = np.linalg.eigh(A.toarray())
