@@ -135,8 +135,9 @@ def sizes_and_method_are_those_of_one_process(comm: Any, folder: Path) -> None:
             found = eigsh(A, k, method=method, comm=comm, **options).info
             for name in ("method", "block_size", "ncv", "degree"):
                 assert found[name] == alone[name]
-            difference = abs(found["operator_columns"] - alone["operator_columns"])
-            assert difference <= 0.1 * alone["operator_columns"]
+            if found["method"] != "dense":  # which forms split rows by products
+                difference = abs(found["operator_columns"] - alone["operator_columns"])
+                assert difference <= 0.1 * alone["operator_columns"]
 
 
 @work
