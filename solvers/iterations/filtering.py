@@ -396,6 +396,8 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
         recent.append(state)
     if len(recent) < least:
         return True
+    if len(recent) >= 2 * least:  # first cycles may be fast: a filter would wait for hundreds of slow ones
+        recent = recent[: len(recent) // 2 + 1]
     above = [np.maximum(excess(state.residuals, state.limits), 1) for state in (recent[-1], recent[0])]
     first, now = np.log10(above)[:, outside:].mean(axis=1)
     return bool(now * (len(recent) - 1) <= most * (first - now))
