@@ -49,7 +49,6 @@ class Event:
 
     def __init__(self, disable_timing: bool = True) -> None:
         self._reached = threading.Event()
-        self._reached.set()
 
     def record(self, stream: Stream) -> None:
         if captured is not None:

@@ -15,7 +15,7 @@ from ..errors import DeviceError
 from .peer_copies import PeerCopies
 
 WATCH_S = 0.05  # between two looks for failed processes
-RELEASE_S = 1e-4  # between releases of halos after one: each lets go one exchange, of thousands in recordings
+RELEASE_S = 5e-3  # between two releases of halos after one: each lets streams go one exchange on
 GRACE_S = 1.0  # for operations that all processes have started to end, before the others are aborted
 ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
 

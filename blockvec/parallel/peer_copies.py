@@ -50,7 +50,7 @@ class PeerCopies:
         place = cupy.cuda.MemoryPointer(memory, self._header)
         self._halo = cupy.ndarray((exchange.rows, exchange.width), exchange.dtype, place)
         self._side, self._rescue = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-        self._ready, self._pushed, self._released = (cupy.cuda.Event(disable_timing=True) for _ in range(3))
+        self._ready, self._pushed = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         # Operations on flags, as the driver takes them: making its objects takes longer than their use.
         peers = [peer for peer, _, _ in exchange.received]  # this process sends to the same ones
         arrived, free = ([self._flag(self._memory, peer, kind) for peer in peers] for kind in (0, 1))
@@ -149,9 +149,7 @@ class PeerCopies:
         """Let streams that wait for a neighbour go on, by an exchange per call; no other one is possible."""
         self.is_open = False
         with self._device:
-            if self._released.done:
-                self._set_flags(self._rescue, self._releases)
-                self._released.record(self._rescue)
+            self._set_flags(self._rescue, self._releases)
 
 
 def _check(results: tuple[Any, ...]) -> None:

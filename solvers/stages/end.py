@@ -52,14 +52,14 @@ LOOSE = 0.01  # residuals relative to ||A|| above which values beyond sigma may 
 def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
     """Predict the seconds of an iteration at an end, and of factors; None where others take less time.
 
-    Where nothing can factorise these are infinite.
+    Where nothing can factorise both are infinite: there is nothing that an iteration could take longer than.
     """
     from ..factorization.work import FactorWork
 
     if k < 1 or dense_is_faster(op.shape[0], k, "cpu", "end") is not None:
         return None
     if not is_explicit(A) or (place := place_of(A, op.device)) is None:
-        return 0.0, math.inf
+        return math.inf, math.inf
     column_s = rates(op.device).column_s + product_s(op, 1)
     if not hasattr(A, "nnz"):
         return None

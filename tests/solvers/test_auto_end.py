@@ -137,6 +137,12 @@ def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_function_is_iterated_on_at_the_end() -> None:
+    A = random_graph(3000)
+    result = solve(lambda X: A @ X, 6, which="SM", shape=A.shape, dtype="float64")
+    assert "the nearest are the lowest" in result.info["why"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_function", [False, True])
 def test_a_gpu_finds_the_smallest_values_of_a_random_graph_by_steps(is_function: bool) -> None:
