@@ -106,7 +106,7 @@ PER_PAIR = 5  # rows per wanted pair, beside twice SHORT: steps and solves take 
 # and on a GPU.
 DENSE_ROWS: dict[Rival, tuple[tuple[int, int], tuple[int, int]]] = {
     # Steps at an end: lattices, graphs and bands of 300 rows took 0.7 to 1.5 times as long as densely for 1
-    # to 25 pairs, of 400 rows 0.5 to 1.2. On a GPU nothing can be missed up to there.
+    # to 25 pairs, those of 400 rows 0.5 to 1.2. Dense LAPACK misses no copy, for which a GPU takes it longer.
     "end": ((2 * SHORT, PER_PAIR), (SMALL, 0)),
     # The same with dense matrices: 400 rows took 1.2, 500 rows 1.0, 800 rows 0.9 for 6 pairs and 1.3 for 25.
     "full": ((SMALL, PER_PAIR), (SMALL, 0)),

@@ -163,7 +163,7 @@ class Problem:
     target: float | None = None  # wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter
     norm: float | None = None  # ||A||_2 where it is known
     start: Block | None = None  # start vectors; overwritten. None draws random ones
-    locked: Block | None = None  # to stay orthogonal to; orthonormal in `stages.run.solve_iteratively`
+    locked: Block | None = None  # orthonormal vectors to stay orthogonal to
     # Eigenvalues of the locked columns where these are eigenvectors.
     deflated: RealArray = field(default_factory=partial(np.zeros, 0))
     verify: Verify = "auto"  # look for missed copies before the end; "auto": where copies can be missing

@@ -22,7 +22,7 @@ Pattern = Literal["scattered", "uneven", "lines", "planes", "spins", "electrons"
 DOTS = ("xx", "xy", "yy")
 GRAMS = ("xy", "yy")
 ALL_ROWS = 0, 1 << 62  # rows that sums and Z take by default: more than any block has
-NO_ROWS = 0, 0
+NO_ROWS = 0, 0  # rows that sums leave out by default
 
 MAX_ALIGNMENT = 16  # bytes: the widest load of a GPU thread and the unit of its bulk copies
 

@@ -80,10 +80,11 @@ class Halo:
 
     def _buffers_for(self, kind: tuple[int, str]) -> Buffers:
         """Return buffers for blocks of a width and type; those of a recording last as long as the plan."""
-        exchange, comm, is_host = Exchange(self._received, self._sent, *kind), self._comm, self._is_on_host
+        comm, is_host = self._comm, self._is_on_host
         is_recording = not is_host and self._backend.xp.cuda.get_current_stream().is_capturing()
         buffers = self._buffers.get(kind)
         if buffers is None or not buffers.is_open:
+            exchange = Exchange(self._received, self._sent, *kind)
             if is_recording:  # what processes make together is not recorded
                 return Messages(comm, exchange, self._backend)
             if len(self._buffers) >= MOST_BUFFERS:

@@ -110,7 +110,7 @@ class Mailbox:
 
 
 Pending: TypeAlias = tuple[Callable[[], Array], Callable[[], object]]
-"""What is left of an exchange that has begun: to wait for the rows, and to tell that they have been read."""
+"""Two functions that end an exchange: one waits for the rows, the other tells that they have been read."""
 
 
 class Exchange(NamedTuple):

@@ -11,7 +11,7 @@ from ..kernels.limits import round_up
 from .host_memory import Exchange, Pending
 
 HEADER_BYTES = 256  # of the flags, or a multiple; keeps rows aligned
-FLAG_BYTES = 16  # of the two flags of a neighbour
+FLAG_BYTES = 16  # bytes of the two flags of each neighbour
 
 
 class PeerCopies:
@@ -128,17 +128,19 @@ class PeerCopies:
                 self._runtime.memcpy2DAsync(place, line, address, pitch, line, count, kind, side)
         self._set_flags(self._side, self._arrivals)
         self._pushed.record(self._side)
-        awaits = [self._awaits]
+        is_awaited = True
 
         def finish() -> Array:
+            nonlocal is_awaited
+            is_awaited = False
             with self._device:
                 stream.wait_event(self._pushed)  # X may be modified from here on
-                self._set_flags(stream, awaits.pop())
+                self._set_flags(stream, self._awaits)
             halo: Array = self._halo
             return halo
 
         def free() -> None:
-            if awaits:  # after an error: flags have to be as before
+            if is_awaited:  # after an error: flags have to be as before
                 finish()
             with self._device:
                 self._set_flags(stream, self._returns)

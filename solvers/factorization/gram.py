@@ -47,7 +47,7 @@ class Factor:
     why: str = ""  # how it is applied, if not as a matrix
     transformed: Callable[[Any], Operator] | None = None  # C^-1 A C^-H for a sparse A, where C is square
     blocks: type[BlockVector] = BlockVector  # of vectors that C^H leaves as they are, in its inner product
-    norm: float | None = None  # of C C^H, if it is known
+    norm: float | None = None  # norm of C C^H, if it is known
 
     @classmethod
     def of(cls, C: Any, **inverse: Any) -> Factor:

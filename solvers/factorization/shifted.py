@@ -37,7 +37,7 @@ class ShiftedInverse:
     solve: Solve  # of a block; on the host also for a column-major one
     sigma: float  # moved if A - sigma M was singular
     why: str  # the factorisation, in words
-    once: Solve | None = None  # of a block, without refinement; None where steps of an iteration need that
+    once: Solve | None = None  # solve of a block without refinement; None where iterations need refinement
     factors: Factorization | None = None  # None for a given inverse
     error: float = 0.0  # residual of solves with a given inverse, relative to B; 0 if rounding explains it
 

@@ -214,7 +214,7 @@ def saves_time(operator: Operator, block_size: int) -> bool:
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
-MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products of one process outlast their calls
+MOST_RECORDED_BYTES = 1 << 27  # bytes of a block; the products of larger ones outlast their calls (one GPU)
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
 
 

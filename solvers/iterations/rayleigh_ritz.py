@@ -177,7 +177,7 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
     # smaller ones BLAS starts none.
     with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
-        theta, Y, failed = EIGENPAIRS[T.dtype.char](T, lower=1)  # in 0.85 of the time of NumPy's function
+        theta, Y, failed = EIGENPAIRS[T.dtype.char](T, lower=1)  # in 0.85 of the time of NumPy's
         if failed:  # divide and conquer does for values of multiplicity six
             theta, Y = scipy.linalg.eigh(T, driver="ev")
     return theta, Y

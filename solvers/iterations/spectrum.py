@@ -285,7 +285,7 @@ class _VectorRecurrences(Recurrences):
         self._adjoint = 2 if V.dtype.kind == "c" else 1
         self._add = operator.vector_adder(is_hermitian=True)
         self._complement = [Q.array for Q in complement if Q is not None and Q.shape[1]]
-        self._alphas, self._betas = array("d"), array("d")  # of each step, of all vectors
+        self._alphas, self._betas = array("d"), array("d")  # coefficients: by step, then by vector
         # Of each vector, by turns the one before, this one, and the next.
         self._columns = [[np.zeros_like(v), v, np.empty_like(v)] for v in V.array.T]
         for _, v, _ in self._columns:
