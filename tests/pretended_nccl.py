@@ -66,6 +66,9 @@ class Event:
         return self._reached.wait
 
 
+QUEUES = 3  # of a pretended GPU: further streams share them, as those of a GPU do
+
+
 class Stream:
     """Runs what is queued, one after the other, with pauses."""
 
@@ -73,10 +76,13 @@ class Stream:
     current: ClassVar[list[Stream]] = []
 
     def __init__(self, non_blocking: bool = True) -> None:
-        self._work: queue.Queue[Callable[[], object]] = queue.Queue()
-        self._pauses = random.Random(len(self.known))
         self.ptr = len(self.known)
         self.known.append(self)
+        if self.ptr >= QUEUES:
+            self._work = self.known[self.ptr % QUEUES]._work
+            return
+        self._work: queue.Queue[Callable[[], object]] = queue.Queue()
+        self._pauses = random.Random(self.ptr)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -145,6 +151,7 @@ class Runtime:
 
     def __init__(self, place: str) -> None:
         self.place, self._opened = place, dict[int, tuple[Path, mmap.mmap]]()
+        self._registered: set[int] = set()
         self._folder = tempfile.TemporaryDirectory()
 
     def getDevice(self) -> int:  # noqa: N802
@@ -153,13 +160,17 @@ class Runtime:
     def deviceGetPCIBusId(self, number: int) -> str:  # noqa: N802
         return self.place
 
+    def hostRegister(self, address: int, count: int, flags: int) -> None:  # noqa: N802
+        assert address not in self._registered
+        self._registered.add(address)
+
+    def hostUnregister(self, address: int) -> None:  # noqa: N802
+        self._registered.remove(address)
+
     def malloc(self, count: int) -> int:
         path = Path(self._folder.name, str(len(self._opened)))
         path.write_bytes(bytes(count))
         return self._address(path)
-
-    def memset(self, address: int, value: int, count: int) -> None:
-        ctypes.memset(address, value, count)
 
     def ipcGetMemHandle(self, address: int) -> Path:  # noqa: N802
         return self._opened[address][0]
@@ -202,6 +213,9 @@ class Driver:
     class CUstreamBatchMemOpParams:
         def __init__(self) -> None:
             self.writeValue = self.waitValue = SimpleNamespace()
+
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> tuple[int, int]:  # noqa: N802
+        return 0, address
 
     def cuStreamBatchMemOp(self, stream: int, count: int, steps: list[Any], flags: int) -> tuple[int]:  # noqa: N802
         assert count == len(steps)

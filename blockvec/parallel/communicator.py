@@ -28,7 +28,16 @@ from ..backends import Array, array_namespace, backend_of, is_cupy
 from ..errors import BlockvecError, OptionError
 from ..system.config import options
 from . import nccl
-from .host_memory import LINE_BYTES, SMALL_BYTES, Exchange, HostCopies, Mailbox, common_memory, halo_bytes
+from .host_memory import (
+    IN_ORDER,
+    LINE_BYTES,
+    SMALL_BYTES,
+    Exchange,
+    HostCopies,
+    Mailbox,
+    common_memory,
+    halo_bytes,
+)
 from .launch import await_all
 from .peer_copies import PeerCopies
 
@@ -114,8 +123,11 @@ class MpiCommunicator:
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
         self._copies = weakref.WeakSet[HostCopies]()
+        self._recordings = weakref.WeakSet[_Recording]()
         self._mailbox: Mailbox | None = None
-        memory = None if by_messages else self._common_memory(Mailbox.nbytes(self.size))
+        memory = None
+        if not by_messages and platform.machine() in IN_ORDER:
+            memory = self._common_memory(Mailbox.nbytes(self.size))
         if memory is not None:
             self._mailbox = Mailbox(self.rank, self.size, memory)
 
@@ -227,24 +239,25 @@ class MpiCommunicator:
         """
         if self._gpus is None:
             return None
+        flags = self._common_memory(PeerCopies.flag_bytes(self.size))
         copies, offer = None, None
         reason = "" if exchange.is_symmetric else "the pattern of the matrix is not symmetric"
+        if flags is None:
+            reason = "processes have no memory in common"
         if options().gpu_transport == "nccl":
             reason = "gpu_transport='nccl'"
         try:
-            if not reason:
-                copies = PeerCopies(self.rank, self.size, exchange, lambda: self._start(raises=True))
+            if flags is not None and not reason:
+                copies = PeerCopies(self.rank, self.size, exchange, flags, lambda: self._start(raises=True))
                 offer = copies.offer()
         except ImportError:
             reason = "cuda-bindings is not installed"
         except RuntimeError as error:
             reason = f"memory cannot be shared: {error}"
-        found = share(self, (reason, platform.node(), offer))
-        if len({host for _, host, _ in found}) > 1:
-            reason = "several hosts"
-        elif copies is not None and not any(problem for problem, _, _ in found):
+        found = share(self, (reason, offer))
+        if copies is not None and not any(problem for problem, _ in found):
             try:
-                copies.open([offer for _, _, offer in found])
+                copies.open([offer for _, offer in found])
             except RuntimeError as error:
                 reason = f"memory cannot be opened: {error}"
         problems = [problem for problem in share(self, reason) if problem]
@@ -276,11 +289,8 @@ class MpiCommunicator:
         self._started += most - count  # of a process that stopped in the middle
         if not all(is_recorded for is_recorded, _ in found):
             return operations
-
-        def again() -> None:
-            self._start(raises=True, count=count)
-            repeat()
-
+        again = _Recording(functools.partial(self._start, raises=True, count=count), repeat)
+        self._recordings.add(again)
         return again
 
     # --- failures of other processes ------------------------------------------------------------------
@@ -386,11 +396,33 @@ class MpiCommunicator:
             with suppress(RuntimeError):  # an error of a GPU lasts; the process must not miss what follows
                 self._gpus.is_idle(nccl.GRACE_S)
             self._is_cut_off = True
+            for recording in self._recordings:
+                recording.discard()  # NCCL ends when nothing recorded uses it
             self._gpus.abort()
             self._close()
             atexit.unregister(self._close)
         self._gpus, self.gpu_route = None, ""
         self._missed_s, self._is_cut_off = math.inf, False
+
+
+class _Recording:
+    """Recorded operations of a communicator, until a failure of a process ends what they are sent by."""
+
+    def __init__(self, start: Callable[[], object], repeat: Callable[[], object]) -> None:
+        self._start, self._repeat = start, repeat
+
+    def __call__(self) -> None:
+        self._start()
+        self._repeat()
+
+    def discard(self) -> None:
+        self._repeat = _refuse
+
+
+def _refuse() -> None:
+    raise BlockvecError(
+        "operations that were recorded before a process failed cannot be repeated: record them again."
+    )
 
 
 def _bytes(array: Array) -> Array:

@@ -40,7 +40,7 @@ def common_memory(share: Share, nbytes: int, is_first: bool) -> NDArray[np.uint8
     no name any more when this function returns, and ends with the last process.
     """
     file, name, memory = None, "", None
-    if not FOLDER.is_dir() or platform.machine() not in IN_ORDER:
+    if not FOLDER.is_dir():
         nbytes = 0
     elif is_first and nbytes:
         try:

@@ -7,7 +7,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..backends import Array
@@ -15,7 +15,7 @@ from ..errors import DeviceError
 from .peer_copies import PeerCopies
 
 WATCH_S = 0.05  # between two looks for failed processes
-RELEASE_S = 5e-3  # between two releases of halos after one: each lets streams go one exchange on
+RELEASE_S = 1e-4  # between two releases of halos after one: each lets streams go one exchange on
 GRACE_S = 1.0  # for operations that all processes have started to end, before the others are aborted
 ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
 
@@ -103,7 +103,7 @@ class NcclTransport:
     def synchronize(self) -> None:
         """Wait for the GPU, and for an abort."""
         self._cupy.cuda.Device(self.device_id).synchronize()
-        if self._abortion is not None:  # NCCL ends it when recorded operations are deleted, too
+        if self._abortion is not None:
             self._abortion.join(2 * ABORT_S)
 
     def add(self, copies: PeerCopies) -> None:
@@ -117,8 +117,7 @@ class NcclTransport:
         """
         with self._aborting:
             for copies in list(self._copies):  # first, since NCCL waits for what is queued before it ends
-                with suppress(RuntimeError):  # of a GPU after an error, which runs nothing more
-                    copies.release()
+                copies.release()
             if self._abortion is None:
                 self._abortion = threading.Thread(target=self._abort, name="blockvec-abort", daemon=True)
                 self._abortion.start()

@@ -6,66 +6,80 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..backends import Array
-from ..kernels.limits import round_up
-from .host_memory import Exchange, Pending
+import numpy as np
+from numpy.typing import NDArray
 
-HEADER_BYTES = 256  # of the flags, or a multiple; keeps rows aligned
-FLAG_BYTES = 16  # bytes of the two flags of each neighbour
+from ..backends import Array
+from .host_memory import LINE_BYTES, Exchange, Pending
+
+FLAG_BYTES = 8  # of a flag
+MAPPED = 2  # cudaHostRegisterMapped: GPUs can use the memory
 
 
 class PeerCopies:
     """Exchanges of rows of one width and type between processes that can open each other's memory.
 
-    For each neighbour, a process has two flags in its own memory: whether that one's halo is free for these
-    rows, and whether rows of that one have arrived. It waits until the neighbour's halo is free, copies rows
-    there and sets the flag there that tells so, all on a stream of its own; the neighbour's stream waits for
-    the flag and sets the other one when it has read the rows. Whoever has waited for a flag clears it: flags
-    are the same before and after each exchange, so that it can be recorded. No multiprocessor and no host
-    takes part.
+    For each neighbour, a process has two flags: whether that one's halo is free for these rows, and whether
+    rows of that one have arrived. It waits until the neighbour's halo is free, copies rows there and sets the
+    flag that tells so, all on a stream of its own; the neighbour's stream waits for the flag and sets the
+    other one when it has read the rows. Whoever has waited for a flag clears it: flags are the same before
+    and after each exchange, so that it can be recorded. No multiprocessor and no host takes part.
 
     What is awaited depends on earlier exchanges only, and on what stands before it in the same one: branches
     of a recording may be run one after the other.
 
+    Flags are in `flags`, memory of the host that all processes have in common (`flag_bytes`): after a failure
+    the host sets them itself. A stream for that purpose could share a queue of the GPU with one that waits.
     `begin` is called at the begin of an exchange.
     """
 
-    def __init__(self, rank: int, size: int, exchange: Exchange, begin: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        exchange: Exchange,
+        flags: NDArray[np.uint8],
+        begin: Callable[[], object],
+    ) -> None:
         import cupy
         from cuda.bindings import driver
 
         self._cupy, self._driver, self._runtime = cupy, driver, cupy.cuda.runtime
-        self._rank, self.is_open = rank, True
+        self._rank, self._size, self.is_open = rank, size, True
         self._exchange, self._row_bytes, self._begin = exchange, exchange.row_bytes, begin
-        self._header = round_up(FLAG_BYTES * size, HEADER_BYTES)
-        total = self._header + exchange.rows * self._row_bytes
+        total = max(exchange.rows * self._row_bytes, 1)
         self._device = cupy.cuda.Device()
         self._memory = int(self._runtime.malloc(total))
         self._peers: dict[int, int] = {}  # addresses of their memory
-        self._release = weakref.finalize(self, _close, self._runtime, self._memory, self._peers)
+        self._runtime.hostRegister(flags.ctypes.data, flags.nbytes, MAPPED)
+        self._release = weakref.finalize(self, _close, self._runtime, self._memory, self._peers, flags)
         self._release.atexit = False
-        self._runtime.memset(self._memory, 0, total)
-        self._device.synchronize()
+        self._first_flag = int(_check(driver.cuMemHostGetDevicePointer(flags.ctypes.data, 0)))
         memory = cupy.cuda.UnownedMemory(self._memory, total, None)
-        place = cupy.cuda.MemoryPointer(memory, self._header)
+        place = cupy.cuda.MemoryPointer(memory, 0)
         self._halo = cupy.ndarray((exchange.rows, exchange.width), exchange.dtype, place)
-        self._side, self._rescue = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+        self._side = cupy.cuda.Stream(non_blocking=True)
         self._ready, self._pushed = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         # Operations on flags, as the driver takes them: making its objects takes longer than their use.
         peers = [peer for peer, _, _ in exchange.received]  # this process sends to the same ones
-        arrived, free = ([self._flag(self._memory, peer, kind) for peer in peers] for kind in (0, 1))
+        arrived, free = ([self._flag(rank, peer, kind) for peer in peers] for kind in (0, 1))
         self._awaits = [step for flag in arrived for step in (self._wait(flag), self._write(flag, 0))]
         self._claims = [step for flag in free for step in (self._wait(flag), self._write(flag, 0))]
-        self._releases = [self._write(flag, 1) for flag in arrived + free]
+        self._own = flags.view(np.int64).reshape(size, size, -1)[rank, :, :2]
+        self._own[:, 1] = 1
         self._arrivals: list[Any] = []
         self._returns: list[Any] = []
         self._targets: list[tuple[int, Any, int, Any]] = []
-        self._set_flags(self._side, [self._write(flag, 1) for flag in free])
-        self._side.synchronize()
 
-    def _flag(self, memory: int, peer: int, kind: int) -> Any:
-        """Find a flag of a process: its rows have arrived (0), or its halo is free (1)."""
-        return self._driver.CUdeviceptr(memory + FLAG_BYTES * peer + FLAG_BYTES // 2 * kind)
+    @staticmethod
+    def flag_bytes(size: int) -> int:
+        """Return the bytes of all flags of so many processes."""
+        return size**2 * LINE_BYTES
+
+    def _flag(self, owner: int, neighbour: int, kind: int) -> Any:
+        """Find a flag: rows of the neighbour have arrived (0), or its halo is free for the owner's (1)."""
+        place = (owner * self._size + neighbour) * LINE_BYTES
+        return self._driver.CUdeviceptr(self._first_flag + place + FLAG_BYTES * kind)
 
     def _write(self, flag: Any, value: int) -> Any:
         step = self._driver.CUstreamBatchMemOpParams()
@@ -96,11 +110,11 @@ class PeerCopies:
         for peer, chosen, count in self._exchange.sent:
             handle, begins = offers[peer]
             there = self._peers[peer] = int(self._runtime.ipcOpenMemHandle(handle))
-            first = there + self._header + begins[self._rank] * self._row_bytes
+            first = there + begins[self._rank] * self._row_bytes
             packed = None if isinstance(chosen, slice) else self._cupy.empty((count, width), dtype)
             self._targets.append((first, chosen, count, packed))
-            self._arrivals.append(self._write(self._flag(there, self._rank, 0), 1))
-            self._returns.append(self._write(self._flag(there, self._rank, 1), 1))
+            self._arrivals.append(self._write(self._flag(peer, self._rank, 0), 1))
+            self._returns.append(self._write(self._flag(peer, self._rank, 1), 1))
 
     def start(self, X: Array) -> Pending:
         self._begin()
@@ -150,17 +164,19 @@ class PeerCopies:
     def release(self) -> None:
         """Let streams that wait for a neighbour go on, by an exchange per call; no other one is possible."""
         self.is_open = False
-        with self._device:
-            self._set_flags(self._rescue, self._releases)
+        self._own[...] = 1
 
 
-def _check(results: tuple[Any, ...]) -> None:
+def _check(results: tuple[Any, ...]) -> Any:
+    """Return what a call of the driver returns beside its status."""
     if int(results[0]) != 0:
         raise RuntimeError(f"CUDA driver: {results[0]}")
+    return results[-1]
 
 
-def _close(runtime: Any, memory: int, peers: dict[int, int]) -> None:
-    """Close the memory of others, and free that of this process."""
+def _close(runtime: Any, memory: int, peers: dict[int, int], flags: NDArray[np.uint8]) -> None:
+    """Close the memory of others, and free that of this process once the GPU has ended its work."""
     for address in peers.values():
         runtime.ipcCloseMemHandle(address)
     runtime.free(memory)
+    runtime.hostUnregister(flags.ctypes.data)

@@ -20,7 +20,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, RowLayout, as_operator, models, option_context
-from blockvec.errors import BreakdownError, FormatError, OptionError
+from blockvec.errors import BlockvecError, BreakdownError, FormatError, OptionError
 from blockvec.parallel import agreed, agreement, choose_gpu, communicator, nccl
 from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
@@ -281,6 +281,49 @@ def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> Non
     first, again = (eigsh(A, 8, ncv=40, return_info=True, **options) for _ in range(2))
     assert np.array_equal(host(first.eigenvalues), host(again.eigenvalues))
     check(A, first, comm, host(eigsh(A, 8, which="SA", rng=0, method="lanczos")[0]), 1e-9)
+
+
+def repeat_until_a_failure(again: Any, V: BlockVector, recorder: Any, processes: Any, failing: int) -> None:
+    """Repeat a recording; one process raises an exception, and the others wait for the GPU."""
+    with agreed(processes), recorder:
+        for turn in range(8):
+            if turn == 4 and processes.rank == failing:
+                raise OSError("no more data")
+            again()
+        host(V.gram())
+
+
+@work
+def a_failure_between_recorded_steps_ends_them_everywhere(comm: Any, folder: Path) -> None:
+    """Streams wait inside of recordings then, and may share queues of the GPU with all others."""
+    choose_gpu(communicator(comm))
+    for transport in ("auto", "nccl"):
+        with option_context(gpu_transport=transport):
+            processes, generator = MpiCommunicator(comm), models.generator("laplace3d:nx=40,ny=40,nz=40")
+            layout = RowLayout.equal(generator.shape[0], processes)
+            op = as_operator(generator, device="gpu", layout=layout)
+            V = BlockVector.random(op.shape[0], 8, rng=0, device="gpu", layout=layout)
+            W, recorder = V.copy(), Recorder(V.device, processes)
+
+            def step(op: Any = op, V: BlockVector = V, W: BlockVector = W) -> None:
+                for _ in range(16):
+                    op.apply(V, out=W, dots="xy")
+                    op.apply(W, out=V, beta=1)
+
+            for failing in range(processes.size):
+                step()
+                with recorder:
+                    again = recorder.record(step)
+                assert again is not step
+                begin_s = time.monotonic()
+                with pytest.raises(OSError, match="no more data"):
+                    repeat_until_a_failure(again, V, recorder, processes, failing)
+                took_s = time.monotonic() - begin_s
+                if processes.rank == 0:
+                    print(f"{transport}: all have raised after {took_s:.2f} s", flush=True)
+                assert took_s < 5
+                with pytest.raises(BlockvecError, match="record them again"):
+                    again()
 
 
 if __name__ == "__main__":
