@@ -29,7 +29,7 @@ from blockvec import (
     read_matrix,
 )
 from blockvec.errors import DTypeError, FormatError, OptionError, ShapeError
-from blockvec.parallel import agreed, communicator, read_rows, share
+from blockvec.parallel import agreed, communicator, partial_sums, read_rows, share
 from solvers import eigsh
 from tests.blockvec.io.test_io import BROKEN
 from tests.blockvec.io.test_petsc import BUILDS, stored
@@ -278,6 +278,25 @@ def fused_results_are_those_of_the_whole_block(
             assert is_close(z, (6 * Y - 2 * W)[layout.rows], A.dtype)
             for name, (x, y) in {"xx": (X, X), "xy": (X, W), "yy": (W, W)}.items():
                 assert is_close(found.dots[name], (x.conj() * y).sum(axis=0), A.dtype)
+
+
+@work
+def partial_sums_add_up_to_the_whole(comm: Any, folder: Path, device: str = "cpu") -> None:
+    A, X = models.model("laplace2d:nx=4,ny=60"), integers((240, 3), np.float64, 8)
+    layout = RowLayout.equal(240, comm)
+    op, V = as_operator(A, device=device, layout=layout), split(X, layout, device)
+    with partial_sums():
+        found = op.apply(V, dots=("xy", "yy"))
+        parts = [V.gram(), V.dot(found.Y), found.dots["xy"], found.dots["yy"]]
+    own = X[layout.rows]
+    assert np.array_equal(host(parts[0]), own.T @ own)
+    wholes = [host(layout.sum(part)) for part in parts]
+    Y = A @ X
+    for whole, expected in zip(
+        wholes, (X.T @ X, X.T @ Y, (X * Y).sum(axis=0), (Y * Y).sum(axis=0)), strict=True
+    ):
+        assert np.array_equal(whole, expected)
+    assert np.array_equal(host(V.gram()), X.T @ X)  # outside, sums are whole again
 
 
 @work

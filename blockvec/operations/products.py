@@ -22,6 +22,7 @@ from ..kernels.problem import (
     scalar_class,
 )
 from ..parallel import RowLayout
+from ..parallel.layout import are_partial
 from . import dispatch
 from .arrays import DTYPE_NAMES, Kind, Memory, check_writable, dtype_name, memory_of
 
@@ -42,12 +43,12 @@ def check_same_backend(operation: str, one: Backend, other: Backend) -> None:
 
 def sum_over(layout: RowLayout | None, part: Array) -> Array:
     """Sum a small array over the processes that share the rows, in rank order: the same bits on each."""
-    return part if layout is None else layout.sum(part)
+    return part if layout is None or are_partial() else layout.sum(part)
 
 
 def sum_each_over(layout: RowLayout | None, parts: Sequence[Array]) -> list[Array]:
     """Sum several small arrays over the processes as `sum_over` does, in one message."""
-    if layout is None or len(parts) < 2:
+    if layout is None or len(parts) < 2 or are_partial():
         return [sum_over(layout, part) for part in parts]
     xp = array_namespace(parts[0])
     whole = layout.sum(xp.concatenate([part.ravel() for part in parts]))

@@ -10,7 +10,7 @@ from ..system.exports import on_first_use
 from .agreement import agreed, choose_gpu, require_same
 from .communicator import Communicator, PeerError, communicator, share
 from .launch import launched, world
-from .layout import RowLayout, is_petsc, petsc_rows
+from .layout import RowLayout, is_petsc, partial_sums, petsc_rows
 from .traffic import Traffic, current_traffic, recorded_traffic
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "current_traffic",
     "is_petsc",
     "launched",
+    "partial_sums",
     "petsc_rows",
     "read_rows",
     "recorded_traffic",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -15,6 +17,41 @@ from ..backends import Array, array_namespace, backend_of
 from ..errors import DTypeError, OptionError, ShapeError
 from .communicator import Communicator, communicator, exchange_rows, exchange_slices
 from .traffic import current_traffic
+
+_are_partial = contextvars.ContextVar("are_partial", default=False)
+
+
+@contextlib.contextmanager
+def partial_sums() -> Iterator[None]:
+    """Leave sums over rows to the caller, who adds many of them in one message.
+
+    Inside, Gram matrices, dots and all other sums of blocks and operators with split rows are those of the
+    rows of this process; `RowLayout.sum` adds them over all. This is for sums that nothing waits for, such as
+    the moments of a recurrence: on two GPUs, each sum takes some 15 us. What needs whole sums, such as an
+    orthonormalisation, has no place inside.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> from blockvec.parallel import RowLayout, partial_sums
+    >>> layout = RowLayout.equal(100)
+    >>> V = BlockVector.random(100, 2, rng=0, layout=layout)
+    >>> with partial_sums():
+    ...     parts = [V.gram() for _ in range(3)]
+    >>> layout.sum(np.stack(parts)).shape
+    (3, 2, 2)
+    """
+    token = _are_partial.set(True)
+    try:
+        yield
+    finally:
+        _are_partial.reset(token)
+
+
+def are_partial() -> bool:
+    """Tell whether sums are left to the caller, by `partial_sums`."""
+    return _are_partial.get()
 
 
 class RowLayout:

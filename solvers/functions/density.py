@@ -31,6 +31,7 @@ from numpy.polynomial import chebyshev
 
 from blockvec import BlockVector, Operator, as_operator, start_copies
 from blockvec.errors import OptionError, ShapeError
+from blockvec.parallel import partial_sums
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
@@ -285,7 +286,8 @@ def _moments(doubled: Any, X: BlockVector, half: int, note: Callable[[int, int],
     recorder, again = recorder_for(doubled, X), None
 
     def take(steps: Recurrence, count: int) -> None:
-        found[:] = [steps.step(dots=("xy", "yy")) for _ in range(count)]
+        with partial_sums():
+            found[:] = [steps.step(dots=("xy", "yy")) for _ in range(count)]
 
     def take_from(steps: Recurrence) -> None:
         take(copy.copy(steps), GROUP)
@@ -300,7 +302,8 @@ def _moments(doubled: Any, X: BlockVector, half: int, note: Callable[[int, int],
                     again = again or recorder.record(partial(take_from, copy.copy(steps)))
                     again()
                 steps.skip(count)
-        dots = start_copies(*(step[name] for step in found for name in ("xy", "yy")))()
+        parts = start_copies(*(step[name] for step in found for name in ("xy", "yy")))()
+        dots = parts if X.layout is None else X.layout.sum(np.stack(parts))
         rows += [(part.real / squares).astype(np.float64) for part in dots]
         note(count, X.n_cols)
         _check_growth(rows, X.dtype)
