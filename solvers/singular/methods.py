@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,16 +27,7 @@ import numpy as np
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
 
-from ..blocks import (
-    RealArray,
-    column_factors,
-    columns_of,
-    empty_block,
-    is_explicit,
-    side_by_side,
-    small_matrix,
-    to_host,
-)
+from ..blocks import empty_block, is_explicit, side_by_side, small_matrix, to_host
 from ..costs import (
     AFFORDABLE_S,
     DENSE_SHARE,
@@ -45,48 +35,32 @@ from ..costs import (
     can_factorise,
     dense_rows,
     factor_s,
-    is_dense,
     require_memory,
     shift_invert_s,
 )
-from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
+from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
 from ..planning import Plan, Stage, iteration_stages
-from ..problem import STOPPED, IterationState, Problem, Verification
+from ..problem import STOPPED, Verification
 from ..result import EigenResult
 from ..sizes import choose_options
 from ..stages.combine import one_after_other
 from ..stages.dense import formed
 from ..stages.run import solve
-from .operators import AugmentedInverse, Inverse, Pair, TriangularInverse
+from .operators import AugmentedInverse, Inverse, TriangularInverse
+from .task import FEW_STEPS, GRAM_ROUNDING, TIGHTER, Task, Triplets, triplets_of
 
-TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
-GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
-FEW_STEPS = 8  # of Lanczos, for a norm
-MORE_STEPS = 32  # the same, for whether A^H A is far from singular: 16 told less often
-CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
+MORE_STEPS = 32  # of Lanczos, for whether A^H A is far from singular: 16 told less often
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 EQUAL_TOLERANCE = 1e-10  # the same where that is about the last one
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns. On the host those of 2.5e5 to 1e6
-# took 1.5 times as long in the mean of seven matrices drawn at random (one core), 1.15 times beyond.
-BLOCK_ENTRIES = {"cpu": 1_000_000, "gpu": 250_000}
-WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
-MANY_PAIRS = 32  # triplets
-# Vectors of a basis beside those of a step: on a GPU one launch takes a step of 8 columns in double precision
-# on a basis of 256. That basis and width for 50 triplets took 1.3 times as long as five vectors per triplet
-# and 16 columns (three matrices of 2,000 to 40,000 columns).
-BASIS, BASIS_PER_PAIR = 248, 5
-MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
 DENSE_WORK = 1_500_000  # m n^2 on the host up to which LAPACK takes less time than A^H A: 100 to 3000 rows
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for the LAPACK of a GPU because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK of a GPU for all triplets of a square matrix
-LEAST_RESTARTS = (
-    4  # of an iteration with A^H A in the time of a triangular factor, which it may make needless
-)
+LEAST_RESTARTS = 4  # with A^H A in the time of a triangular factor, which they may make needless
 QR_S = 5e-11  # s per m n^2, of a triangular factor (one core, 600 to 4000 rows)
 PASSES, OVERSAMPLING = 4, 10  # of solver="randomized": products with A and A^H, and further columns
 PROBES = 10  # random vectors that bound the error of an approximation: with the probability 1 - 10^-PROBES
@@ -105,144 +79,13 @@ DIRECT: dict[str, Any] = {
 INNER = dict.fromkeys(("start", "callback", "maxiter", "ncv", "block_size")) | {"verify": "never"}
 
 
-@dataclass(kw_only=True)
-class Task:
-    """The singular triplets that are asked for, and how to compute them."""
-
-    pair: Pair
-    A: Any  # the matrix of the caller, None if its rows are in several processes
-    start: Any  # vectors of the shorter side, or None
-    k: int
-    which: str
-    method: str  # "auto", "lanczos", "randomized" or "dense"
-    tol: float
-    unit: float  # unit roundoff of the caller's type
-    rng: np.random.Generator
-    options: Mapping[str, int]
-    limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
-    tighter: float = TIGHTER  # limits of triplets per limit of an iteration
-    rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
-
-    def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
-        """Make the eigenproblem of an operator of A."""
-        fields: dict[str, Any] = {
-            "tolerance": self.tolerance(self.tol),
-            "rng": self.rng,
-            "start": self.start,
-            "method": "auto" if self.method == "auto" else "lanczos",
-            **self.limits,
-        }
-        if fields["block_size"] is fields["ncv"] is None and (sizes := self._sizes(operator)) is not None:
-            fields["block_size"], fields["ncv"] = sizes
-        return Problem(**{**fields, "operator": operator, "k": k, "which": which, **changes})
-
-    def tolerance(self, tol: float) -> Tolerance:
-        """Form the limits of eigenpairs of A^H A."""
-        return Tolerance(tol, "value", self.unit / self.tighter, self.rounding)
-
-    def with_rounding(self, gram: Operator) -> Task:
-        """Add the rounding errors of centred products, which are u times what has been subtracted.
-
-        Where nothing but these is left, all vectors are as good.
-        """
-        if not (error := self.unit * self.pair.offset):
-            return self
-        norm = math.sqrt(sketch_of(gram, FEW_STEPS).norm)
-        least = norm**2 if norm <= FLOOR * error else CENTRED_ROUNDING * norm * error
-        return replace(self, rounding=max(least, GRAM_ROUNDING * error**2))
-
-    def _sizes(self, operator: Operator) -> tuple[int, int] | None:
-        """Choose wide blocks and a large basis where products take longer than all else; else None."""
-        n, k = self.pair.shape[1], self.k
-        least = BLOCK_ENTRIES["cpu" if operator.device == "cpu" else "gpu"]
-        is_open = self.start is None and not is_dense(operator) and self.pair.entries >= least
-        if not (is_open and BASIS < n <= MOST_ROWS):
-            return None
-        is_wide = operator.device != "cpu" and k >= MANY_PAIRS
-        return WIDE * (1 + is_wide), min(max(BASIS, BASIS_PER_PAIR * k), n)
-
-    @property
-    def searches(self) -> bool:
-        """Whether missing copies are looked for."""
-        return bool(self.limits["verify"] != "never")
-
-
-@dataclass
-class Triplets:
-    """The wanted singular triplets of a `Pair`, ascending, with true residuals.
-
-    `info` has those entries of `SvdResult.info` that tell how they were computed.
-    """
-
-    U: BlockVector
-    s: RealArray
-    V: BlockVector
-    residuals: RealArray  # the larger one of both
-    limits: RealArray
-    settled: int  # the number of triplets within their limits from the wanted end on
-    info: dict[str, Any]
-    verification: Verification = Verification.NOT_NEEDED
-    history: Sequence[IterationState] = ()
-
-    def verified(self, verification: Verification, text: str, missing: int = 0) -> None:
-        """Note what became of the search for missing copies."""
-        self.verification = verification
-        self.info |= {"verification": text, "missing": missing}
-
-
-def triplets_of(
-    task: Task,
-    V: BlockVector,
-    norm: float | None = None,
-    left: BlockVector | None = None,
-    inverse: Inverse | None = None,
-) -> Triplets:
-    """Compute the wanted triplets of A on orthonormal columns V, and judge them by their true residuals.
-
-    They are those of A V = Q R, so that small values do not suffer from squares. This needs the vectors of
-    all larger values, without which rounding errors of A v along these would make ||A^H u - s v|| as large as
-    u ||A||^2 / s. V is in the order of ascending values; the factorisation begins with the largest. `left`
-    has left vectors without such errors, and is overwritten; triplets are then those of U^H A V. An `inverse`
-    computes such vectors from right ones. The norm of A is by default the largest value.
-    """
-    if left is None:
-        V = BlockVector(columns_of(V.array, np.arange(V.n_cols)[::-1]), layout=V.layout)
-    W = task.pair.forward.apply(V)
-    Q = W.copy() if left is None else left
-    R = orthogonalize(Q, rng=0).R
-    if left is not None:
-        R = to_host(Q.dot(W))
-    if not np.isfinite(R).all():
-        raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
-    X, s, Yh = np.linalg.svd(R)
-    ends = slice(None, task.k) if task.which == "SM" else slice(-task.k, None)
-    X, s, Y = X[:, ::-1][:, ends], s[::-1][ends].astype(np.float64), Yh[::-1][ends].conj().T
-    V, W = (B.combine(small_matrix(Y, B)) for B in (V, W))
-    if inverse is None:
-        U = Q.combine(small_matrix(X, Q))
-    else:
-        U = inverse.left(V)
-        orthogonalize(U, rng=0)
-    both = W.axpy(column_factors(-s, U), U), task.pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
-    norm = max(task.pair.offset, *s.tolist()) if norm is None else norm
-    limits = np.maximum(task.tol * s, FLOOR * task.unit * (norm + s))
-    asked = limits if inverse is None else limits / TIGHTER
-    within = np.append((residuals <= asked)[:: 1 if task.which == "SM" else -1], False)
-    info = {"norm": norm, "operator_columns": len(R)}
-    return Triplets(U, s, V, residuals, limits, int(np.argmin(within)), info)
-
-
 # --- the choice of a method -------------------------------------------------------------------------------
 
 
 def solved(task: Task) -> tuple[Plan, Triplets]:
     """Choose a method, and run it."""
     name, why = choose(task)
-    made, run = (
-        plan(task, name, why),
-        {"dense": dense, "randomized": randomized, "inverse": inverse},
-    )
+    made, run = plan(task, name, why), {"dense": dense, "randomized": randomized, "inverse": inverse}
     found = run.get(name, smallest if task.which == "SM" else largest)(task)
     found.info = DIRECT | {"method": name, "why": why} | found.info
     return made, found

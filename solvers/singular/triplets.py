@@ -34,8 +34,9 @@ from ..runtime.processes import (
     together,
 )
 from ..runtime.progress import logger
-from .methods import BASIS, WIDE, Task, solved
+from .methods import solved
 from .operators import Pair
+from .task import BASIS, WIDE, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
