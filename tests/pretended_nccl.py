@@ -288,8 +288,12 @@ def _at(address: int, count: int) -> Any:
     return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
 
+KEPT: list[Any] = []  # arrays, since a GPU gives memory to others in the order of its stream only
+
+
 def device_array(values: Any) -> Any:
-    return np.array(values).view(DeviceArray)
+    KEPT.append(np.array(values).view(DeviceArray))
+    return KEPT[-1]
 
 
 def empty(shape: Any, dtype: Any) -> Any:
