@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
+from ..blocks import Block, Operator, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..sizes import outpaced
@@ -30,7 +30,7 @@ from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavids
 from .filtering import FilteredRestart
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace, extended
-from .verification import MIN_SEARCH, Found
+from .verification import MIN_SEARCH, Search
 
 STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
@@ -264,29 +264,35 @@ class JacobiDavidson(Iteration):
         self.space.refresh()
         self._grow(replace(self.state, residuals=self.residuals))
 
-    def _found(self) -> Found:
-        """Describe the pairs of a state, around a target as those of the folded operator."""
-        theta, limits, which = self.state.eigenvalues, self.state.limits, self.which
-        if self.target is not None:
-            distances, which = np.abs(theta - self.target), "SA"
-            theta = distances**2
-            # Another value must be nearer by the limits of A, or by more than rounding errors of the square.
-            rounding = FLOOR * self.problem.tolerance.unit * (self.operator_norm() + abs(self.target)) ** 2
-            limits = np.maximum(limits * (2 * distances + limits), rounding)
+    def _search(self) -> Search:
+        """Make the search beside the pairs of a state, around a target by the folded operator."""
+        theta, limits, which, target = self.state.eigenvalues, self.state.limits, self.which, self.target
         # At two ends a copy may converge after less wanted values of the other sign. Around a target no
         # copies converge together: a single one may have others.
-        copies = 1 if self.target is not None else 0 if which == "LM" else self.options.block_size
+        copies = 1 if target is not None else 0 if which == "LM" else self.options.block_size
+        operator: Operator = self.operator
+        if target is not None:
+            operator, which = FoldedOperator(operator, target, self.locked), "SA"
+            distances = np.abs(theta - target)
+            theta = distances**2
+            # Another value must be nearer by the limits of A, or by more than rounding errors of the square.
+            rounding = FLOOR * self.problem.tolerance.unit * (self.operator_norm() + abs(target)) ** 2
+            limits = np.maximum(limits * (2 * distances + limits), rounding)
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         columns = self.counts.operator_columns - self.counts.verification_columns
-        return Found(
+        search = Search(
+            operator,
             X=pick(self.X, order),
             theta=theta[order],
             which=which,
             limits=limits[order],
             locked=self.locked,
-            block_size=copies if self.random_start else 0,
-            budget=max(columns // (1 if self.target is None else 2), MIN_SEARCH),
+            copies=copies if self.random_start else 0,
+            budget=max(columns // (1 if target is None else 2), MIN_SEARCH),
         )
+        if target is not None and search.last >= 0 and theta.max() > self.limits(np.array(target)) ** 2:
+            search.text = "undecided: rounding errors hide values this near"
+        return search
 
     def _add_missed(self, missed: Block) -> None:
         if self.space.m + self.missing > self.space.capacity:
