@@ -51,7 +51,6 @@ from .chebyshev import (
     design_filter,
     filter_width,
     recorder_for,
-    separating_degree,
     single_copy,
 )
 from .krylov import Ritz
@@ -135,7 +134,7 @@ class FilteredRestart(ThickRestart):
             self._begin_with(None)
         super()._begin()
 
-    def _begin_with(self, start: Block | None, *, keep_random: bool = True) -> None:
+    def _begin_with(self, start: Block | None) -> None:
         """Replace the decomposition by one of the filter, or of A, that begins with some columns."""
         operator: LinearMap = self.operator
         krylov, size, degree = self.krylov, self.options.block_size, 1
@@ -150,7 +149,7 @@ class FilteredRestart(ThickRestart):
         how = krylov.n_locked, size, self.rng, self.counts, degree, self.is_mixed
         self.krylov = krylov_of(operator, krylov.buffer, *how)
         if start is not None:
-            self.krylov.append(start, keep_random=keep_random)
+            self.krylov.append(start, keep_random=True)
 
     def _excess(self, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit."""
@@ -206,7 +205,7 @@ class FilteredRestart(ThickRestart):
                 made, is_mixed, self.mixes = double, False, False
         if made is None:
             return None
-        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(values[1])
         self.degree = max(self.degree, made.degree)
         self.filter, self.is_mixed = made, is_mixed
         return made
@@ -289,7 +288,8 @@ class FilteredRestart(ThickRestart):
         far, others = split_outliers(now.eigenvalues, now.residuals, limits, self.which)
         first = float(ranking_key(now.eigenvalues[others], self.which).max())
         values = (first, *self._spread[1:])
-        if not len(far) or self._designed(values, float(limits[0]), False) is None:
+        made = self._designed(values, float(limits[0]), False) if len(far) else None
+        if made is None:
             return ""
         if converges_soon(self.history[len(self.history) // 2 :], False, len(far)):
             return ""
@@ -297,7 +297,7 @@ class FilteredRestart(ThickRestart):
         if not len(split_outliers(now.eigenvalues, self.residuals, limits, self.which)[0]):
             self._spread = None  # the decomposition has drifted away
             return ""
-        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(first)
         return self.costly() or "outliers"
 
     def _judge(self, filter: Filter, now: IterationState, worst: float) -> None:
@@ -346,22 +346,21 @@ class FilteredRestart(ThickRestart):
         self._begin_with(start)
 
     def _adopt(self, *, keeps: bool = False) -> None:
-        """Start a Krylov space of the filter from the kept vectors: from mixtures, or from all wanted ones.
+        """Start a Krylov space of the filter, or of A, from the kept vectors: from mixtures, or wanted ones.
 
-        Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged.
+        Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged,
+        where the wanted vectors leave room for steps.
         """
-        self._begin_with(self._start(max(self.problem.k, self.options.block_size), keeps=keeps)[0])
-
-    def _start(self, width: int, *, keeps: bool = True) -> tuple[Block, bool]:
-        """Return the first vectors if they leave room for steps, or random combinations of all; and which."""
         krylov, b = self.krylov, self.options.block_size
-        width = min(width, len(self.theta))
+        width = min(max(self.problem.k, b), len(self.theta))
         if keeps and 2 * (width + b) <= krylov.capacity:
-            return krylov.columns(0, width).copy(), True
+            self._begin_with(krylov.columns(0, width).copy())
+            return
         # The worst vectors get the largest weights; all are needed, because the old space is discarded.
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
-        return krylov.combined(weights[:, None] * self.rng.standard_normal((len(weights), b))), False
+        mixtures = weights[:, None] * self.rng.standard_normal((len(weights), b))
+        self._begin_with(krylov.combined(mixtures))
 
     def _repair(self) -> None:
         """Do without the filter if true residuals exceed their limits."""
@@ -372,13 +371,10 @@ class FilteredRestart(ThickRestart):
             self.residuals = None
 
     def _retire(self) -> None:
-        """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
+        """Continue with A itself from the wanted vectors."""
         self.filter, self.retired, self.is_mixed = None, True, False
-        start, fits = self._start(self.problem.k + self.options.block_size)
-        self._begin_with(start, keep_random=not fits)
+        self._adopt(keeps=True)
         self.krylov.norm = self.norm
-        if fits:
-            self.krylov.expand_wide()
 
 
 def converges_soon(history: list[IterationState], is_single: bool, outside: int = 0) -> bool:
