@@ -29,7 +29,7 @@ from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
-from .search_space import SearchSpace, extended
+from .search_space import SearchSpace
 from .verification import MIN_SEARCH, Search
 
 STALLED = 240  # corrections without a gain, after which a run ends
@@ -191,7 +191,7 @@ class JacobiDavidson(Iteration):
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
-            Y = extended(Y, older)
+            Y = np.linalg.qr(np.hstack([Y, older]))[0]
         self.space.shrink(Y)
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
