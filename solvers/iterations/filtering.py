@@ -79,8 +79,6 @@ LEAST_MIXED = 0.6
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
-SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
-LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
@@ -92,7 +90,7 @@ class FilteredRestart(ThickRestart):
     A filter replaces the decomposition where another one begins.
     """
 
-    FILTERING = "is_mixed", "mixes", "retired", "best", "stalled", "promised", "refined"
+    FILTERING = "is_mixed", "mixes", "retired", "best", "stalled", "promised"
     PROGRESS = (*ThickRestart.PROGRESS, "filtering")
 
     def __init__(
@@ -105,7 +103,6 @@ class FilteredRestart(ThickRestart):
         self.best = math.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
         self.stalled = 0  # cycles without a gain
         self.promised = math.inf  # predicted largest residual after a cycle, relative to its limit
-        self.refined = math.inf  # largest residual, relative to its limit, that was refined last
         # Whether neither a filter nor single precision is asked for; and whether cycles without a filter come
         # first: inside a spectrum, one is needed anyway.
         self._may_choose = problem.method == "auto" and problem.precision != "mixed"
@@ -250,10 +247,7 @@ class FilteredRestart(ThickRestart):
             return ""
         worst = float(np.max(excess(now.residuals, now.limits)))
         if self.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
-            if worst < self.refined / LEAST_REFINEMENT:
-                self._refine(self.filter, worst)
-            else:
-                self._adopt(keeps=True)
+            self._adopt(keeps=True)
         else:
             self._judge(self.filter, now, worst)
         return ""
@@ -307,21 +301,18 @@ class FilteredRestart(ThickRestart):
         """
         self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
         self.best = min(self.best, worst)
-        first, last = ranking_key(self.theta, self.which)[[0, self.problem.k - 1]].tolist()
-        stalled = self.stalled >= STALLED
-        if self._is_beyond or (stalled and last <= filter.edge):
-            self._retire()
-        elif self.is_mixed and self.promised <= 1 < worst:
-            self._refine(filter, worst)
-        elif stalled:
+        stalled, is_limited = self.stalled >= STALLED, False
+        if stalled and not self.is_mixed:
             # Rounding errors of a first value that is amplified more than the last one dominate that.
+            first, last = ranking_key(self.theta, self.which)[[0, self.problem.k - 1]].tolist()
             spread = filter.growth(first) - filter.growth(last)  # its logarithm
-            reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
-            if math.log(float(now.residuals.max()) / (reach * self.operator_norm())) < spread:
-                if self.is_mixed:
-                    self._refine(filter, worst)
-                else:
-                    self._retire()
+            noise = self.problem.tolerance.unit * self.operator_norm()
+            reach = math.log(float(now.residuals.max()) / (ROUNDING_REACH * noise))
+            is_limited = last <= filter.edge or reach < spread
+        if self._is_beyond or is_limited:
+            self._retire()
+        elif self.is_mixed and worst > 1 and (stalled or self.promised <= 1):
+            self._refine(filter, worst)
 
     def _refine(self, filter: Filter, worst: float) -> None:
         """Continue in double precision, from wanted vectors without the rounding errors of single precision.
@@ -341,7 +332,7 @@ class FilteredRestart(ThickRestart):
             self.counts.apply(part.shape[1], operator.degree)
             part[:, :] = operator.apply(part.copy())
         self.is_mixed = self.mixes = False
-        self.is_refined, self.refined = True, worst
+        self.is_refined = True
         self.best, self.stalled, self.promised = math.inf, 0, math.inf
         self._begin_with(start)
 
