@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -47,8 +46,7 @@ PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
-@frozen
-class Filter:
+class Filter(NamedTuple):
     """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values."""
 
     low: float  # lower end of the damped interval; the edge is the upper one
@@ -58,7 +56,7 @@ class Filter:
 
     def scaled(self, factor: float) -> Filter:
         """Return the same polynomial for a positive multiple of the operator."""
-        return replace(self, low=factor * self.low, edge=factor * self.edge)
+        return self._replace(low=factor * self.low, edge=factor * self.edge)
 
     @property
     def half_width(self) -> float:

@@ -27,9 +27,10 @@ with A on all kept vectors if the filter's residuals predict convergence, which 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,10 @@ class FilteredRestart(ThickRestart):
     A filter replaces the decomposition where another one begins.
     """
 
-    FILTERING = "is_mixed", "mixes", "retired", "best", "stalled", "promised"
-    PROGRESS = (*ThickRestart.PROGRESS, "filtering")
+    PROGRESS = (
+        *ThickRestart.PROGRESS,
+        *("filter", "is_mixed", "mixes", "retired", "best", "stalled", "promised"),
+    )
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -110,20 +113,14 @@ class FilteredRestart(ThickRestart):
         self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
 
-    @property
-    def filtering(self) -> dict[str, Any]:
-        """The state of the filter between cycles, for checkpoints."""
-        filter = None if self.filter is None else asdict(self.filter)
-        return {name: getattr(self, name) for name in self.FILTERING} | {"filter": filter}
-
-    @filtering.setter
-    def filtering(self, saved: dict[str, Any]) -> None:
-        for name in self.FILTERING:
-            setattr(self, name, saved[name])
+    def resume(self, saved: dict[str, Any]) -> None:
+        super().resume(saved)
         self.mixes, self.is_mixed = self.options.mixes and self.mixes, self.options.mixes and self.is_mixed
-        if saved["filter"] is not None:
-            self.filter = Filter(**saved["filter"])
+        if self.filter is not None:
+            self.filter = Filter(*self.filter)
             self._begin_with(None)
+            self.krylov.resume(saved)
+            self.digits = saved["digits"]
 
     def _begin(self) -> None:
         """Design a filter before the first step, where one is needed anyway."""
@@ -325,7 +322,7 @@ class FilteredRestart(ThickRestart):
         growth = max(filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * filter.degree)
-        refining = replace(filter, degree=max(degree + degree % 2, LEAST_DEGREE))
+        refining = filter._replace(degree=max(degree + degree % 2, LEAST_DEGREE))
         operator = ChebyshevOperator(self.operator, refining, self.locked)
         for begin in range(0, k, b):
             part = start[:, begin : begin + b]
@@ -376,11 +373,9 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
     count.
     """
     least, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
-    recent: list[IterationState] = []
-    for state in reversed(history):
-        if (state.residuals <= state.limits).all():
-            break
-        recent.append(state)
+    recent = list(
+        itertools.takewhile(lambda state: state.converged < len(state.residuals), reversed(history))
+    )
     if len(recent) < least:
         return True
     if len(recent) >= 2 * least:  # first cycles may be fast: a filter would wait for hundreds of slow ones
