@@ -28,6 +28,7 @@ from .base import Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
+from .lanczos import KEPT
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace
 from .verification import MIN_SEARCH, Search
@@ -35,7 +36,6 @@ from .verification import MIN_SEARCH, Search
 STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
@@ -84,7 +84,7 @@ class JacobiDavidson(Iteration):
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(problem, start, capacity, self.counts)
-        kept = min(k + int(KEPT_SHARE * (capacity - k)), capacity - 2 * b)
+        kept = min(k + int(KEPT * (capacity - k)), capacity - 2 * b)
         self.kept = how.min_basis or max(k, kept)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
