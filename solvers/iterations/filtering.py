@@ -374,7 +374,7 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
     """
     least, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
     recent = list(
-        itertools.takewhile(lambda state: state.converged < len(state.residuals), reversed(history))
+        itertools.takewhile(lambda state: (state.residuals > state.limits).any(), reversed(history))
     )
     if len(recent) < least:
         return True
