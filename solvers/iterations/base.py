@@ -26,9 +26,8 @@ from ..problem import Counts, IterationOptions, IterationState, Problem, Stop, V
 from ..result import EigenResult, result_of
 from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
-from .chebyshev import FoldedOperator
 from .rayleigh_ritz import Which
-from .verification import Found, Search
+from .verification import Search
 
 BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop
 MOST_UNLOOKED = 16  # steps of the same: short steps, as of a search for copies, may come before long ones
@@ -148,7 +147,7 @@ class Iteration(Run):
     _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
     _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
     _repair: Callable[[], None]  # corrects the basis by residuals that exceed their limits
-    _found: Callable[[], Found]  # describes the computed pairs for a search
+    _search: Callable[[], Search]  # makes the search beside the computed pairs
     _add_missed: Callable[[Block], None]  # extends the basis
 
     def __init__(
@@ -264,10 +263,10 @@ class Iteration(Run):
         elif self.problem.verify == "never":
             self.verification_text = "switched off"
         else:
-            found, is_inside = self._found(), self.problem.target is not None
-            if is_inside or self.problem.verify == "always" or found.doubtful is not None:
-                return self._verified(found)
-            copies = found.block_size
+            search, is_inside = self._search(), self.problem.target is not None
+            if is_inside or self.problem.verify == "always" or search.doubtful is not None:
+                return self._verified(search)
+            copies = search.copies
             self._needs_no_search(f"no eigenvalue before the last has {copies} copies, the block size")
         return True
 
@@ -275,15 +274,10 @@ class Iteration(Run):
         self.verification, self.verification_text = Verification.NOT_NEEDED, f"not needed: {reason}"
         self.missing = 0
 
-    def _verified(self, found: Found) -> bool:
+    def _verified(self, search: Search) -> bool:
         target = self.problem.target
-        if target is not None and found.last >= 0 and found.theta[-1] > self.limits(np.array(target)) ** 2:
-            self.verification, self.missing = Verification.UNDECIDED, 0
-            self.verification_text = "undecided: rounding errors of (A - sigma I)^2 hide values this near"
-            return True
-        folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
+        search.run(self.search_width, self.rng, self._stopped)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
-        search = Search(folded, found, self.search_width, self.rng, self._stopped).run()
         self.counts.add(search.counts, each)
         self.counts.verification_columns += each * search.counts.operator_columns
         self.filter_calls += each * search.counts.block_applications

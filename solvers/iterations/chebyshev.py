@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -47,8 +46,7 @@ PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
-@frozen
-class Filter:
+class Filter(NamedTuple):
     """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values."""
 
     low: float  # lower end of the damped interval; the edge is the upper one
@@ -58,7 +56,7 @@ class Filter:
 
     def scaled(self, factor: float) -> Filter:
         """Return the same polynomial for a positive multiple of the operator."""
-        return replace(self, low=factor * self.low, edge=factor * self.edge)
+        return self._replace(low=factor * self.low, edge=factor * self.edge)
 
     @property
     def half_width(self) -> float:
@@ -81,6 +79,10 @@ class Filter:
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
+
+    def separating_degree(self, last: float) -> float:
+        """Return the degree from which its gain grows no more than in proportion, for the last wanted key."""
+        return LEAST_GROWTH * self.degree / self.growth(last)
 
 
 def filter_width(k: int) -> int:
@@ -121,46 +123,23 @@ def design_filter(
     >>> design_filter((0.0, -0.1, -0.5, -10.0), "SA", 10.0, 6, 100.0).degree
     6
     """
-    first, last, *_ = values
-    edge, half_width = _interval(values, which, norm)
-    low = edge - 2 * half_width
+    first, last, edge, far = values
+    low = far - MARGIN * (edge - far)
+    half_width = max((edge - low) / 2, THINNEST * norm)
+    if which == "LM":
+        half_width = edge = max(edge, THINNEST * norm)
     if not first >= last > edge:
         return None
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
     if not rates[1]:
         return None
     least = min(degree // 2 * 2, least)
-    degree = max(degree, int(min(separating_degree(values, which, norm), STIFFEST)))
+    degree = max(degree, int(min(LEAST_GROWTH / rates[1], STIFFEST)))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:
         degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
     degree -= degree % 2
-    if degree < least:
-        return None
-    return Filter(low, edge, degree, which)
-
-
-def separating_degree(values: tuple[float, float, float, float], which: Which, norm: float) -> float:
-    """Return the degree from which the gain of a filter grows no more than in proportion to it.
-
-    The arguments are those of `design_filter`, which may choose a lower degree. It is 0 where no wanted value
-    lies outside of the interval.
-    """
-    edge, half_width = _interval(values, which, norm)
-    if not values[1] > edge:
-        return 0.0
-    rate = math.acosh(1 + (values[1] - edge) / half_width)
-    return LEAST_GROWTH / rate if rate else math.inf
-
-
-def _interval(values: tuple[float, float, float, float], which: Which, norm: float) -> tuple[float, float]:
-    """Return the edge of the damped interval, and half of its length."""
-    _, _, edge, far = values
-    low = far - MARGIN * (edge - far)
-    half_width = max((edge - low) / 2, THINNEST * norm)
-    if which == "LM":
-        half_width = edge = max(edge, THINNEST * norm)
-    return edge, half_width
+    return None if degree < least else Filter(edge - 2 * half_width, edge, degree, which)
 
 
 Precision = Literal["auto", "double", "mixed"]

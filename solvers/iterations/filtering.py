@@ -27,9 +27,10 @@ with A on all kept vectors if the filter's residuals predict convergence, which 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,6 @@ from .chebyshev import (
     design_filter,
     filter_width,
     recorder_for,
-    separating_degree,
     single_copy,
 )
 from .krylov import Ritz
@@ -80,8 +80,6 @@ LEAST_MIXED = 0.6
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
-SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
-LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
@@ -93,8 +91,10 @@ class FilteredRestart(ThickRestart):
     A filter replaces the decomposition where another one begins.
     """
 
-    FILTERING = "is_mixed", "mixes", "retired", "best", "stalled", "promised", "refined"
-    PROGRESS = (*ThickRestart.PROGRESS, "filtering")
+    PROGRESS = (
+        *ThickRestart.PROGRESS,
+        *("filter", "is_mixed", "mixes", "retired", "best", "stalled", "promised"),
+    )
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -106,7 +106,6 @@ class FilteredRestart(ThickRestart):
         self.best = math.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
         self.stalled = 0  # cycles without a gain
         self.promised = math.inf  # predicted largest residual after a cycle, relative to its limit
-        self.refined = math.inf  # largest residual, relative to its limit, that was refined last
         # Whether neither a filter nor single precision is asked for; and whether cycles without a filter come
         # first: inside a spectrum, one is needed anyway.
         self._may_choose = problem.method == "auto" and problem.precision != "mixed"
@@ -114,20 +113,14 @@ class FilteredRestart(ThickRestart):
         self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
 
-    @property
-    def filtering(self) -> dict[str, Any]:
-        """The state of the filter between cycles, for checkpoints."""
-        filter = None if self.filter is None else asdict(self.filter)
-        return {name: getattr(self, name) for name in self.FILTERING} | {"filter": filter}
-
-    @filtering.setter
-    def filtering(self, saved: dict[str, Any]) -> None:
-        for name in self.FILTERING:
-            setattr(self, name, saved[name])
+    def resume(self, saved: dict[str, Any]) -> None:
+        super().resume(saved)
         self.mixes, self.is_mixed = self.options.mixes and self.mixes, self.options.mixes and self.is_mixed
-        if saved["filter"] is not None:
-            self.filter = Filter(**saved["filter"])
+        if self.filter is not None:
+            self.filter = Filter(*self.filter)
             self._begin_with(None)
+            self.krylov.resume(saved)
+            self.digits = saved["digits"]
 
     def _begin(self) -> None:
         """Design a filter before the first step, where one is needed anyway."""
@@ -135,7 +128,7 @@ class FilteredRestart(ThickRestart):
             self._begin_with(None)
         super()._begin()
 
-    def _begin_with(self, start: Block | None, *, keep_random: bool = True) -> None:
+    def _begin_with(self, start: Block | None) -> None:
         """Replace the decomposition by one of the filter, or of A, that begins with some columns."""
         operator: LinearMap = self.operator
         krylov, size, degree = self.krylov, self.options.block_size, 1
@@ -150,7 +143,7 @@ class FilteredRestart(ThickRestart):
         how = krylov.n_locked, size, self.rng, self.counts, degree, self.is_mixed
         self.krylov = krylov_of(operator, krylov.buffer, *how)
         if start is not None:
-            self.krylov.append(start, keep_random=keep_random)
+            self.krylov.append(start, keep_random=True)
 
     def _excess(self, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit."""
@@ -206,7 +199,7 @@ class FilteredRestart(ThickRestart):
                 made, is_mixed, self.mixes = double, False, False
         if made is None:
             return None
-        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(values[1])
         self.degree = max(self.degree, made.degree)
         self.filter, self.is_mixed = made, is_mixed
         return made
@@ -251,10 +244,7 @@ class FilteredRestart(ThickRestart):
             return ""
         worst = float(np.max(excess(now.residuals, now.limits)))
         if self.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
-            if worst < self.refined / LEAST_REFINEMENT:
-                self._refine(self.filter, worst)
-            else:
-                self._adopt(keeps=True)
+            self._adopt(keeps=True)
         else:
             self._judge(self.filter, now, worst)
         return ""
@@ -289,7 +279,8 @@ class FilteredRestart(ThickRestart):
         far, others = split_outliers(now.eigenvalues, now.residuals, limits, self.which)
         first = float(ranking_key(now.eigenvalues[others], self.which).max())
         values = (first, *self._spread[1:])
-        if not len(far) or self._designed(values, float(limits[0]), False) is None:
+        made = self._designed(values, float(limits[0]), False) if len(far) else None
+        if made is None:
             return ""
         if converges_soon(self.history[len(self.history) // 2 :], False, len(far)):
             return ""
@@ -297,7 +288,7 @@ class FilteredRestart(ThickRestart):
         if not len(split_outliers(now.eigenvalues, self.residuals, limits, self.which)[0]):
             self._spread = None  # the decomposition has drifted away
             return ""
-        self.expected_calls = CALLS_PER_DEGREE * separating_degree(values, self.which, self.operator_norm())
+        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(first)
         return self.costly() or "outliers"
 
     def _judge(self, filter: Filter, now: IterationState, worst: float) -> None:
@@ -307,21 +298,18 @@ class FilteredRestart(ThickRestart):
         """
         self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
         self.best = min(self.best, worst)
-        first, last = ranking_key(self.theta, self.which)[[0, self.problem.k - 1]].tolist()
-        stalled = self.stalled >= STALLED
-        if self._is_beyond or (stalled and last <= filter.edge):
-            self._retire()
-        elif self.is_mixed and self.promised <= 1 < worst:
-            self._refine(filter, worst)
-        elif stalled:
+        stalled, is_limited = self.stalled >= STALLED, False
+        if stalled and not self.is_mixed:
             # Rounding errors of a first value that is amplified more than the last one dominate that.
+            first, last = ranking_key(self.theta, self.which)[[0, self.problem.k - 1]].tolist()
             spread = filter.growth(first) - filter.growth(last)  # its logarithm
-            reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
-            if math.log(float(now.residuals.max()) / (reach * self.operator_norm())) < spread:
-                if self.is_mixed:
-                    self._refine(filter, worst)
-                else:
-                    self._retire()
+            noise = self.problem.tolerance.unit * self.operator_norm()
+            reach = math.log(float(now.residuals.max()) / (ROUNDING_REACH * noise))
+            is_limited = last <= filter.edge or reach < spread
+        if self._is_beyond or is_limited:
+            self._retire()
+        elif self.is_mixed and worst > 1 and (stalled or self.promised <= 1):
+            self._refine(filter, worst)
 
     def _refine(self, filter: Filter, worst: float) -> None:
         """Continue in double precision, from wanted vectors without the rounding errors of single precision.
@@ -334,34 +322,33 @@ class FilteredRestart(ThickRestart):
         growth = max(filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * filter.degree)
-        refining = replace(filter, degree=max(degree + degree % 2, LEAST_DEGREE))
+        refining = filter._replace(degree=max(degree + degree % 2, LEAST_DEGREE))
         operator = ChebyshevOperator(self.operator, refining, self.locked)
         for begin in range(0, k, b):
             part = start[:, begin : begin + b]
             self.counts.apply(part.shape[1], operator.degree)
             part[:, :] = operator.apply(part.copy())
         self.is_mixed = self.mixes = False
-        self.is_refined, self.refined = True, worst
+        self.is_refined = True
         self.best, self.stalled, self.promised = math.inf, 0, math.inf
         self._begin_with(start)
 
     def _adopt(self, *, keeps: bool = False) -> None:
-        """Start a Krylov space of the filter from the kept vectors: from mixtures, or from all wanted ones.
+        """Start a Krylov space of the filter, or of A, from the kept vectors: from mixtures, or wanted ones.
 
-        Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged.
+        Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged,
+        where the wanted vectors leave room for steps.
         """
-        self._begin_with(self._start(max(self.problem.k, self.options.block_size), keeps=keeps)[0])
-
-    def _start(self, width: int, *, keeps: bool = True) -> tuple[Block, bool]:
-        """Return the first vectors if they leave room for steps, or random combinations of all; and which."""
         krylov, b = self.krylov, self.options.block_size
-        width = min(width, len(self.theta))
+        width = min(max(self.problem.k, b), len(self.theta))
         if keeps and 2 * (width + b) <= krylov.capacity:
-            return krylov.columns(0, width).copy(), True
+            self._begin_with(krylov.columns(0, width).copy())
+            return
         # The worst vectors get the largest weights; all are needed, because the old space is discarded.
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
-        return krylov.combined(weights[:, None] * self.rng.standard_normal((len(weights), b))), False
+        mixtures = weights[:, None] * self.rng.standard_normal((len(weights), b))
+        self._begin_with(krylov.combined(mixtures))
 
     def _repair(self) -> None:
         """Do without the filter if true residuals exceed their limits."""
@@ -372,13 +359,10 @@ class FilteredRestart(ThickRestart):
             self.residuals = None
 
     def _retire(self) -> None:
-        """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
+        """Continue with A itself from the wanted vectors."""
         self.filter, self.retired, self.is_mixed = None, True, False
-        start, fits = self._start(self.problem.k + self.options.block_size)
-        self._begin_with(start, keep_random=not fits)
+        self._adopt(keeps=True)
         self.krylov.norm = self.norm
-        if fits:
-            self.krylov.expand_wide()
 
 
 def converges_soon(history: list[IterationState], is_single: bool, outside: int = 0) -> bool:
@@ -389,11 +373,9 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
     count.
     """
     least, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
-    recent: list[IterationState] = []
-    for state in reversed(history):
-        if (state.residuals <= state.limits).all():
-            break
-        recent.append(state)
+    recent = list(
+        itertools.takewhile(lambda state: (state.residuals > state.limits).any(), reversed(history))
+    )
     if len(recent) < least:
         return True
     if len(recent) >= 2 * least:  # first cycles may be fast: a filter would wait for hundreds of slow ones

@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
+from ..blocks import Block, Operator, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
-from ..sizes import outpaced
+from ..sizes import choose_options, outpaced
 from .base import Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
+from .lanczos import KEPT
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
-from .search_space import SearchSpace, extended
-from .verification import MIN_SEARCH, Found
+from .search_space import SearchSpace
+from .verification import MIN_SEARCH, Search
 
 STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
@@ -45,10 +45,7 @@ REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, 
 # compared with the distances from tau: from there on corrections converge fast, and filters of the square
 # slowly.
 NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
-START_BLOCK = 8  # columns per step
-START_STEPS = 8  # steps per basis
-START_SPARE = 4  # vectors in addition to the wanted ones
-START_RESTARTS = 60
+START_SPARE = 4  # vectors in addition to the wanted ones: without, seven solves took 1.24 times as long
 START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
 START_DEGREE = 6  # products per orthogonalised block of the same cost, from which A is cheap to apply
 
@@ -87,7 +84,7 @@ class JacobiDavidson(Iteration):
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(problem, start, capacity, self.counts)
-        kept = min(k + int(KEPT_SHARE * (capacity - k)), capacity - 2 * b)
+        kept = min(k + int(KEPT * (capacity - k)), capacity - 2 * b)
         self.kept = how.min_basis or max(k, kept)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
@@ -127,7 +124,7 @@ class JacobiDavidson(Iteration):
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
         is_free = self.random_start and self.preconditioner is None
-        degree = choose_degree(self.operator, START_BLOCK, self.options.ncv)
+        degree = choose_degree(self.operator, self.options.block_size, self.options.ncv)
         if self.target is not None and is_free and degree >= START_DEGREE:
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
@@ -191,7 +188,7 @@ class JacobiDavidson(Iteration):
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
-            Y = extended(Y, older)
+            Y = np.linalg.qr(np.hstack([Y, older]))[0]
         self.space.shrink(Y)
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
@@ -264,29 +261,35 @@ class JacobiDavidson(Iteration):
         self.space.refresh()
         self._grow(replace(self.state, residuals=self.residuals))
 
-    def _found(self) -> Found:
-        """Describe the pairs of a state, around a target as those of the folded operator."""
-        theta, limits, which = self.state.eigenvalues, self.state.limits, self.which
-        if self.target is not None:
-            distances, which = np.abs(theta - self.target), "SA"
-            theta = distances**2
-            # Another value must be nearer by the limits of A, or by more than rounding errors of the square.
-            rounding = FLOOR * self.problem.tolerance.unit * (self.operator_norm() + abs(self.target)) ** 2
-            limits = np.maximum(limits * (2 * distances + limits), rounding)
+    def _search(self) -> Search:
+        """Make the search beside the pairs of a state, around a target by the folded operator."""
+        theta, limits, which, target = self.state.eigenvalues, self.state.limits, self.which, self.target
         # At two ends a copy may converge after less wanted values of the other sign. Around a target no
         # copies converge together: a single one may have others.
-        copies = 1 if self.target is not None else 0 if which == "LM" else self.options.block_size
+        copies = 1 if target is not None else 0 if which == "LM" else self.options.block_size
+        operator: Operator = self.operator
+        if target is not None:
+            operator, which = FoldedOperator(operator, target, self.locked), "SA"
+            distances = np.abs(theta - target)
+            theta = distances**2
+            # Another value must be nearer by the limits of A, or by more than rounding errors of the square.
+            rounding = FLOOR * self.problem.tolerance.unit * (self.operator_norm() + abs(target)) ** 2
+            limits = np.maximum(limits * (2 * distances + limits), rounding)
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         columns = self.counts.operator_columns - self.counts.verification_columns
-        return Found(
+        search = Search(
+            operator,
             X=pick(self.X, order),
             theta=theta[order],
             which=which,
             limits=limits[order],
             locked=self.locked,
-            block_size=copies if self.random_start else 0,
-            budget=max(columns // (1 if self.target is None else 2), MIN_SEARCH),
+            copies=copies if self.random_start else 0,
+            budget=max(columns // (1 if target is None else 2), MIN_SEARCH),
         )
+        if target is not None and search.last >= 0 and theta.max() > self.limits(np.array(target)) ** 2:
+            search.text = "undecided: rounding errors hide values this near"
+        return search
 
     def _add_missed(self, missed: Block) -> None:
         if self.space.m + self.missing > self.space.capacity:
@@ -312,25 +315,25 @@ def filtered_start(
 
     The space has room for them. Costs are added to `counts`; `block_size` is that of Jacobi-Davidson.
     """
-    operator, rng = space.operator, problem.rng
     count = min(max(problem.k, min(problem.k + START_SPARE, space.capacity - block_size)), space.room)
-    b = min(START_BLOCK, space.room)
-    ncv = min(count + max(count, START_STEPS * b), space.room)
-    square = Problem(
-        operator=FoldedOperator(operator, space.tau, space.locked),
+    anew: dict[str, Any] = dict.fromkeys(("norm", "checkpoint", "callback", "block_size", "ncv", "maxiter"))
+    square = replace(
+        problem,
+        operator=FoldedOperator(space.operator, space.tau, space.locked),
         k=count,
         which="SA",
+        target=None,
         tolerance=_Standing(0.0, "absolute", problem.tolerance.unit),
-        rng=rng,
-        locked=space.locked,
         verify="never",
-        time_limit=problem.time_limit,
-        begin_s=problem.begin_s,
+        method="filter",
+        jd_options=None,
+        deflated=np.zeros(0),
+        **anew,
     )
-    degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
-    options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
+    options = choose_options(square)
     options = replace(options, is_outpaced=outpaced(problem, options, START_SHARE))
-    loop = FilteredRestart(square, options, space.buffer.random_like(b, rng), interrupted)
+    start = space.buffer.random_like(options.block_size, problem.rng)
+    loop = FilteredRestart(square, options, start, interrupted)
     loop.run()
     counts.add(loop.counts, 2)
     return loop.krylov.columns(0, min(count, len(loop.theta))).copy()

@@ -28,9 +28,11 @@ from .chebyshev import Filter
 from .krylov import Ritz
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .steps import krylov_of
-from .verification import MIN_SEARCH, Found
+from .verification import MIN_SEARCH, Search
 
-KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
+# Share of the basis beyond the wanted vectors that a restart keeps. With PRIMME's 0.4 Jacobi-Davidson takes
+# 0.97 of the time (14 problems).
+KEPT = 0.3
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 
@@ -284,7 +286,7 @@ class ThickRestart(Iteration):
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.w == 0
 
-    def _found(self) -> Found:
+    def _search(self) -> Search:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
         # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
         # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts, and
@@ -292,14 +294,15 @@ class ThickRestart(Iteration):
         k, b, is_both = self.problem.k, self.options.block_size, self.which == "LM"
         has_room = self.options.ncv >= k + (8 if is_both else 2) * b
         in_order = has_room and not (is_both and self.degree > 1)
-        return Found(
+        return Search(
+            self.operator,
             X=self.krylov.columns(0, k),
             theta=self.theta[:k],
             which=self.which,
             limits=self.problem.tolerance.margins(self.state.eigenvalues, self.operator_norm()),
             locked=self.locked,
             # A wider block that is made from the Krylov space of b columns contains no more copies.
-            block_size=min(b, self.block_size) if self.random_start and in_order else 0,
+            copies=min(b, self.block_size) if self.random_start and in_order else 0,
             budget=max(self.counts.operator_columns, MIN_SEARCH // 2 if self.random_start else MIN_SEARCH),
         )
 

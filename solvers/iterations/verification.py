@@ -18,7 +18,6 @@ Szegő, Orthogonal Polynomials (1939), theorem 3.41.1; Kuczynski, Wozniakowski, 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -27,7 +26,6 @@ import numpy as np
 import scipy.linalg
 
 from blockvec import Profile
-from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Block,
@@ -56,106 +54,107 @@ MOST_BUDGETS = 4
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
-@frozen
-class Found:
-    """Computed eigenpairs of an iteration, the most wanted first.
-
-    With locked columns the operator is restricted to their complement.
-    """
-
-    X: Block  # orthonormal, shape (n, k)
-    theta: RealArray  # shape (k,)
-    which: Which
-    limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
-    locked: Block | None
-    block_size: int  # copies of every value that have converged together; 0 where values may be left out
-    budget: int = MIN_SEARCH  # steps after which a search takes doubtful values for copies of the last one
-
-    @functools.cached_property
-    def last(self) -> float:
-        """Ranking key that another value must exceed to displace the last wanted one."""
-        return float(ranking_key(self.theta[-1], self.which) + self.limits[-1])
-
-    @functools.cached_property
-    def doubtful(self) -> float | None:
-        """Smallest ranking key of the values that can have more copies than were computed, or None.
-
-        The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
-        probability one, and they converge together. Only an eigenvalue of which b copies or more were
-        computed can have further ones. Further copies of the last wanted value do not change the result.
-        Values that differ by a few `limits` may be copies.
-        """
-        if self.block_size == 0:
-            return self.last
-        values, widths = ranking_key(self.theta, self.which), SAME_VALUE * self.limits
-        least = [
-            float((values - widths)[begin:end].min())
-            for begin, end in clusters(values, widths)
-            if end - begin >= self.block_size and values[begin] > self.last
-        ]
-        return max(min(least), self.last) if least else None
-
-
 class Search:
     """Search for eigenvalues in the complement of computed vectors.
 
-    It looks for ranking keys from the first value on that may have further copies, ``found.last`` at least.
-    `width` is the number of random vectors, and thus of missed copies that can be found. A search takes a few
-    times the steps of ``found.budget`` before it remains undecided; a true value of ``stop()`` aborts it.
-
     Once it has run, `verification` and `text` are its outcome, and `missed` holds orthonormal vectors,
     orthogonal to those found, with wanted Ritz values, or None.
+
+    Parameters
+    ----------
+    operator : Operator
+        With locked columns restricted to their complement.
+    X, theta : Block, shape (n, k), and array, shape (k,)
+        The computed eigenpairs, orthonormal, the most wanted first.
+    which : {"LA", "SA", "LM"}
+    limits : array, shape (k,)
+        By how much another value must be more wanted to displace one.
+    locked : Block or None
+    copies : int
+        Copies of every value that have converged together; 0 where values may be left out.
+    budget : int
+        Steps after which doubtful values are taken for copies of the last one; a few times as many leave the
+        search undecided.
     """
 
     def __init__(
-        self, operator: Operator, found: Found, width: int, rng: Any, stop: Callable[[], object]
+        self,
+        operator: Operator,
+        X: Block,
+        theta: RealArray,
+        which: Which,
+        limits: RealArray,
+        locked: Block | None,
+        copies: int,
+        budget: int = MIN_SEARCH,
     ) -> None:
-        self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
-        self.value = found.last if found.doubtful is None else found.doubtful
-        n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
-        self.least, self.most = n / UNLUCKY**2, MOST_BUDGETS * found.budget
+        self.operator, self.X, self.which, self.locked = operator, X, which, locked
+        self.copies, self.budget, self.counts = copies, budget, Counts()
+        keys, widths = ranking_key(theta, which), SAME_VALUE * limits
+        # Ranking key that another value must exceed to displace the last wanted one, the difference up to
+        # which it may be a copy of that, and the key of the first one.
+        self.last, self.same, self.leading = float(keys[-1] + limits[-1]), float(widths[-1]), float(keys[0])
+        # Smallest ranking key of the values that can have more copies than were computed, or None: the Krylov
+        # space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with probability
+        # one, and they converge together. Only an eigenvalue of which b copies or more were computed can have
+        # further ones. Further copies of the last wanted value do not change the result.
+        least = [
+            float((keys - widths)[begin:end].min())
+            for begin, end in clusters(keys, widths)
+            if end - begin >= copies and keys[begin] > self.last
+        ]
+        self.doubtful = self.last if copies == 0 else max(min(least), self.last) if least else None
+        self.value = self.last if self.doubtful is None else self.doubtful  # from which on it looks
         self.deflations = 0  # times that copies of the last value have been projected out
-        self.deflated = _filled_up(found.X)
-        self.start = found.X.random_like(max(1, min(width, n)), rng)
         self.missed: Block | None = None
         self.verification, self.text = Verification.UNDECIDED, ""
 
     @Profile.timed("verification")
-    def run(self) -> Self:
-        """Take steps until it is decided whether there are eigenvalues from `value` on."""
-        found, run, value = self.found, self._begun(), self.value
-        ends = self._ends(value)
-        look = LEAST_STEPS
+    def run(self, width: int, rng: Any, stop: Callable[[], object]) -> Self:
+        """Take steps until it is decided whether there are eigenvalues from `value` on.
+
+        `width` is the number of random vectors, and thus of missed copies that can be found; a true value of
+        `stop()` aborts the search.
+        """
+        n = self.operator.shape[0] - self.X.shape[1] - (0 if self.locked is None else self.locked.shape[1])
+        self.least, self.most = n / UNLUCKY**2, MOST_BUDGETS * self.budget
+        self.deflated = _filled_up(self.X)
+        self.start = self.X.random_like(max(1, min(width, n)), rng)
         while not self.text:
+            self._look(stop)
+        return self
+
+    def _look(self, stop: Callable[[], object]) -> None:
+        """Run recurrences in the complement of what is found, until they decide, or it has grown."""
+        run, value, look = self._begun(), self.value, LEAST_STEPS
+        ends, deflations = self._ends(value), self.deflations
+        while not self.text and self.deflations == deflations:
             run.extend(look)
             least = self._follow(ends, run)
             is_resolved = all(end.is_resolved for end in ends)
             is_exceeded = is_resolved or any(end.is_exceeded for end in ends)
-            if self.stop():
+            if stop():
                 self.text = "cut short"
-            elif is_exceeded and self._first(run) > max(found.last, value - least):
+            elif is_exceeded and self._first(run) > max(self.last, value - least):
                 self._form_missed(run)
             elif self._excludes(ends, value, run):
                 self._pass(value)
             elif is_resolved or run.steps >= self.most:
                 self._give_up(run)
-            elif (
-                run.steps >= found.budget
-            ):  # a value between the last one and `value` keeps polynomials small
-                if self._first(run) > found.last:
+            elif run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+                if self._first(run) > self.last:
                     self._form_missed(run)
-                elif self.deflations < MOST_BUDGETS and self._deflates_copies(run):
-                    return self.run()
+                elif self.deflations < MOST_BUDGETS:
+                    self._deflate_copies(run)
             look = min(max(math.ceil(FURTHER * run.steps), run.steps + 1), self.most)
         self._count(run)
-        return self
 
     def _begun(self) -> Recurrences:
-        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated))
+        return recurrences(self.operator, self.start.copy(), (self.locked, self.deflated))
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
-        which, columns = self.found.which, range(self.start.shape[1])
+        which, columns = self.which, range(self.start.shape[1])
         signs = (1.0, -1.0) if which == "LM" else (-1.0 if which == "SA" else 1.0,)
         return [_End(sign * value, sign, column, self.least) for sign in signs for column in columns]
 
@@ -177,20 +176,18 @@ class Search:
     def _first(self, run: Recurrences) -> float:
         """Compute the largest ranking key of a Ritz value."""
         theta = [scipy.linalg.eigvalsh_tridiagonal(*T) for T in run.projected()]
-        return float(ranking_key(np.concatenate(theta), self.found.which).max())
+        return float(ranking_key(np.concatenate(theta), self.which).max())
 
     def _pass(self, value: float) -> None:
         self.verification = Verification.SEARCHED
         self.text = "passed: a random vector in the complement has no component beyond what was found"
-        if value > self.found.last:
-            sign = -1 if self.found.which == "SA" else 1
+        if value > self.last:
+            sign = -1 if self.which == "SA" else 1
             self.text += f" (looked for values from {sign * value:.6g} on)"
 
     def _give_up(self, run: Recurrences) -> None:
         """Exclude further copies of the first doubtful value at least, or leave the search undecided."""
-        found = self.found
-        first = float(ranking_key(found.theta[0], found.which))
-        doubtful = first if found.doubtful is None else found.doubtful
+        doubtful = self.leading if self.doubtful is None else self.doubtful
         ends = self._ends(doubtful)
         self._follow(ends, run)
         if doubtful > self.value and self._excludes(ends, doubtful, run):
@@ -201,26 +198,22 @@ class Search:
     def _form_missed(self, run: Recurrences) -> None:
         """Take some more steps, and form the vectors of missed values."""
         run.extend(math.ceil(FURTHER * run.steps))
-        missed = self.missed = self._vectors_beyond(run, self.found.last)
+        missed = self.missed = self._vectors_beyond(run, self.last)
         self.text = "undecided: a value vanished" if missed is None else f"found {missed.shape[1]} more"
 
-    def _deflates_copies(self, run: Recurrences) -> bool:
+    def _deflate_copies(self, run: Recurrences) -> None:
         """Project out further copies of the last wanted value, near which polynomials hardly grow."""
-        width = SAME_VALUE * float(self.found.limits[-1])
-        near = self.found.last - width
+        near = self.last - self.same
         copies = self._vectors_beyond(run, near) if self._first(run) > near else None
         if copies is None:
-            return False
-        R = project_out(self.found.locked, self.operator.apply(copies.copy()))
+            return
+        R = project_out(self.locked, self.operator.apply(copies.copy()))
         theta = to_host(copies.column_dot(R)).real.astype(np.float64)
         R.axpy(column_factors(-theta, R), copies)
         self.counts.apply(copies.shape[1])
-        if not (to_host(R.norms()) <= width).all():
-            return False
-        self._count(run)
-        self.deflations += 1
-        self.deflated = side_by_side(self.deflated, copies)
-        return True
+        if (to_host(R.norms()) <= self.same).all():
+            self.deflations += 1
+            self.deflated = side_by_side(self.deflated, copies)
 
     def _vectors_beyond(self, run: Recurrences, key: float) -> Block | None:
         """Form the Ritz vectors with keys beyond one, by the same steps again; None if there are none."""
@@ -228,7 +221,7 @@ class Search:
         for T in run.projected():
             theta, S = scipy.linalg.eigh_tridiagonal(*T)
             parts.append(np.pad(S, ((0, run.steps - len(S)), (0, 0))))
-            parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
+            parts[-1] = parts[-1][:, ranking_key(theta, self.which) > key]
         if not any(part.size for part in parts):
             return None
         C, end = np.zeros((run.steps, len(parts), sum(part.shape[1] for part in parts))), 0
@@ -242,12 +235,12 @@ class Search:
         taken = self.deflated.shape[1]
         result = orthogonalize(Z, self.deflated, first=[(0, taken)], max_rank=max(Z.n_global - taken, 0))
         Z = Z[:, : Z.shape[1] - int(result.lost.sum())]
-        AZ = project_out(self.found.locked, self.operator.apply(Z.copy()))
+        AZ = project_out(self.locked, self.operator.apply(Z.copy()))
         self.counts.apply(Z.shape[1])
         self.counts.reductions += result.reductions + 1
-        is_squared = self.found.which == "LM"  # two signs mix
+        is_squared = self.which == "LM"  # two signs mix
         values, Y = ritz_pairs(to_host(AZ.gram() if is_squared else Z.dot(AZ)))
-        keys = np.sqrt(np.abs(values)) if is_squared else ranking_key(values, self.found.which)
+        keys = np.sqrt(np.abs(values)) if is_squared else ranking_key(values, self.which)
         Y = Y[:, keys > key]
         return Z.combine(small_matrix(Y, Z)) if Y.shape[1] else None
 

@@ -36,7 +36,7 @@ from blockvec.system.files import check_output, replaced
 from ..blocks import Array, Block, Operator, project_out, to_host
 from .processes import from_first, largest
 
-FORMAT = "blockvec checkpoint 5"  # another number where the file, the fingerprint or the state changes
+FORMAT = "blockvec checkpoint 6"  # another number where the file, the fingerprint or the state changes
 HEAD_BYTES = 4096  # bytes at the beginning of a file that tell its format
 DIGEST_BYTES = hashlib.sha256().digest_size
 PANEL_BYTES = 1 << 24

@@ -303,7 +303,7 @@ def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
 
 # Of this tree: format, fingerprint, state.
 NAMES = """
-blockvec checkpoint 5
+blockvec checkpoint 6
 block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
 method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
 counts defect degree digits elapsed_s filter_calls history krylov_norm least

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from solvers import eigsh
 from solvers.blocks import ColumnBlock
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
-from solvers.iterations.verification import Found, Search
+from solvers.iterations.verification import Search
 from solvers.problem import Verification
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.matrices import orthonormal
@@ -46,28 +45,27 @@ def found(
     blocks: Any = BlockVector,
     limit: float = 1e-8,
     locked: Any = None,
-    block_size: int = 2,
-) -> Found:
-    """Describe what an iteration would have found: some of these values, with columns of the identity."""
+    operator: Any = None,
+    copies: int = 2,
+) -> Search:
+    """Make the search beside what an iteration would have found: some of these values, with unit vectors."""
     X = (np.eye(N) if vectors is None else vectors)[:, kept]
     X = blocks(np.asfortranarray(X) if blocks is not BlockVector else np.ascontiguousarray(X))
-    return Found(X, values[kept], which, np.full(len(kept), limit), locked, block_size)
+    operator = as_operator(np.diag(values)) if operator is None else operator
+    return Search(operator, X, values[kept], which, np.full(len(kept), limit), locked, copies)
 
 
-def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> tuple[Any, Found]:
-    """An operator with random eigenvectors, and what an iteration would know that has missed some of them."""
+def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> Search:
+    """The search of an iteration with random eigenvectors that has missed some of them."""
     values, vectors = spectrum(which), orthonormal(3, N, dtype=dtype)
     kept = np.delete(select(values, which), missing)[:k]
     operator = as_operator((vectors * values) @ vectors.conj().T)
-    return operator, found(values, kept, which, vectors, limit=1e-10)
+    return found(values, kept, which, vectors, limit=1e-10, operator=operator)
 
 
-def look(
-    operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0, value: Any = None
-) -> Search:
-    search = Search(operator, replace(found, budget=budget), width, np.random.default_rng(seed), bool)
-    search.value = found.last if value is None else value
-    return search.run()
+def look(search: Search, width: int = 1, budget: int = 200, seed: int = 0, value: Any = None) -> Search:
+    search.budget, search.value = budget, search.last if value is None else value
+    return search.run(width, np.random.default_rng(seed), bool)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +75,8 @@ def look(
 def test_missed_copies_are_found_and_a_complete_set_passes(
     which: str, dtype: str, missing: list[int], seed: int
 ) -> None:
-    operator, known = case(which, missing, 5 if missing else 6, dtype)
-    verdict = look(operator, known, width=max(len(missing), 1), seed=seed)
+    known = case(which, missing, 5 if missing else 6, dtype)
+    verdict = look(known, width=max(len(missing), 1), seed=seed)
     if not missing:
         assert verdict.missed is None
         assert verdict.text.startswith("passed: a random vector")
@@ -87,7 +85,7 @@ def test_missed_copies_are_found_and_a_complete_set_passes(
     Z = verdict.missed.array
     assert np.allclose(Z.conj().T @ Z, np.eye(Z.shape[1]))
     assert np.allclose(known.X.array.conj().T @ Z, 0, atol=1e-8)
-    image = operator.matrix @ Z
+    image = known.operator.matrix @ Z  # type: ignore[attr-defined]
     ranks = np.sum(Z.conj() * image, axis=0).real
     assert np.all(
         (np.linalg.norm(image, axis=0) if which == "LM" else ranking_key(ranks, which)) > known.last
@@ -109,8 +107,8 @@ def test_a_run_of_single_columns_finds_a_copy_or_proves_that_there_is_none(
         blocks = inner_product_columns(inner_product_blocks(as_operator(C.T @ C)))
     vectors, kept = np.linalg.inv(C), np.r_[0, 2:5] if missed else np.r_[0:4]
     operator = as_operator(sp.csr_array(vectors @ np.diag(values) @ C))
-    known = found(values, kept, which[:2], vectors, blocks=blocks, block_size=1)
-    verdict = look(operator, known, budget=300, seed=seed, value=(1.8 if missed else 1.9) - 1e-7)
+    known = found(values, kept, which[:2], vectors, blocks=blocks, copies=1, operator=operator)
+    verdict = look(known, budget=300, seed=seed, value=(1.8 if missed else 1.9) - 1e-7)
     assert verdict.counts.operator_columns < 100
     assert verdict.text.startswith("found 1" if missed else "passed")
     if missed:
@@ -120,7 +118,7 @@ def test_a_run_of_single_columns_finds_a_copy_or_proves_that_there_is_none(
 
 
 def test_further_copies_of_the_last_value_are_no_miss() -> None:
-    assert look(*case("LA", [], 2)).missed is None  # two of the three copies of 1.6
+    assert look(case("LA", [], 2)).missed is None  # two of the three copies of 1.6
 
 
 def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing() -> None:
@@ -128,9 +126,7 @@ def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing() -> 
     values[-6:] = [60, 70, 80, 90, 0, 100]  # (e_n + e_n-1) / sqrt(2), locked, mixes 0 and 100
     locked = np.zeros((N, 1))
     locked[-2:] = 0.5**0.5
-    known = found(values, [N - 3, N - 4, N - 6], locked=BlockVector(locked))  # without 70
-    known = replace(known, theta=np.array([90.0, 80, 60]))
-    verdict = look(as_operator(np.diag(values)), known)
+    verdict = look(found(values, [N - 3, N - 4, N - 6], locked=BlockVector(locked)))  # without 70
     assert verdict.missed is not None
     assert np.isclose(abs(verdict.missed.array[N - 5, 0]), 1)
     assert np.allclose(locked.T @ verdict.missed.array, 0, atol=1e-10)
@@ -139,12 +135,11 @@ def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing() -> 
 def test_outliers_far_away_neither_overflow_nor_leak_back() -> None:
     values = np.linspace(0, 1, N)
     values[-4:] = [1.1, 1.2, 1e6, 1e7]
-    assert look(as_operator(np.diag(values)), found(values, [N - 1, N - 2, N - 3])).missed is None
+    assert look(found(values, [N - 1, N - 2, N - 3])).missed is None
 
 
 def test_a_search_can_be_cut_short() -> None:
-    operator, known = case("LA", [0], 5)
-    verdict = Search(operator, known, 1, np.random.default_rng(0), lambda: True).run()
+    verdict = case("LA", [0], 5).run(1, np.random.default_rng(0), lambda: True)
     assert verdict.missed is None
     assert verdict.text == "cut short"
     assert verdict.counts.operator_columns <= 12  # a group of steps
@@ -153,21 +148,20 @@ def test_a_search_can_be_cut_short() -> None:
 def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
     theta, widths = np.array([5.0, 4.0, 4.0, 4.0, 3.0, 3.0]), np.full(6, 1e-9)
     any_block: Any = None
-    doubtful = [Found(any_block, theta, "LA", widths, None, b).doubtful for b in (1, 3, 4)]
+    doubtful = [Search(any_block, any_block, theta, "LA", widths, None, b).doubtful for b in (1, 3, 4)]
     assert doubtful[:2] == [pytest.approx(4.0, abs=1e-7)] * 2
     assert doubtful[2] is None
     # Only the last value: more copies change nothing.
-    assert Found(any_block, np.full(6, 2.0), "LA", widths, None, 2).doubtful is None
+    assert Search(any_block, any_block, np.full(6, 2.0), "LA", widths, None, 2).doubtful is None
 
 
 def test_a_search_that_ends_early_says_from_where_it_has_looked() -> None:
     """The gap behind the last value is too narrow for the budget; only the values before have more copies."""
     values = np.r_[2.0, 1.5, 1.5, 1.0, np.linspace(0, 1 - 1e-7, N - 4)]
-    operator, known = as_operator(np.diag(values)), found(values, range(4), limit=1e-9)
-    verdict = look(operator, known, budget=8)
+    verdict = look(found(values, range(4), limit=1e-9), budget=8)
     assert verdict.verification is Verification.SEARCHED
     assert "looked for values from 1.5 on" in verdict.text
-    verdict = look(operator, replace(known, block_size=0), budget=8)
+    verdict = look(found(values, range(4), limit=1e-9, copies=0), budget=8)
     assert verdict.verification is Verification.UNDECIDED
     assert verdict.text.startswith("undecided after")
 
@@ -222,8 +216,9 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
         A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype), device="gpu")
         unit = np.eye(N, dtype=dtype)
         locked = BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu")
-        known = found(values, kept, "LA", unit, limit=1e-5, locked=locked, block_size=1)
-        verdict = look(A, replace(known, X=known.X.to_device("gpu")), width=2)
+        known = found(values, kept, "LA", unit, limit=1e-5, locked=locked, copies=1, operator=A)
+        known.X = known.X.to_device("gpu")  # type: ignore[attr-defined]
+        verdict = look(known, width=2)
     if not missing:
         assert verdict.missed is None
         assert verdict.text.startswith("passed")
@@ -258,10 +253,9 @@ def test_copies_are_searched_for_where_a_basis_has_no_room_for_two_steps(b: int)
 
 
 def test_a_value_that_vanishes_leaves_a_search_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, known = case("LA", [0], 5)
     beyond = Search._vectors_beyond
     monkeypatch.setattr(Search, "_vectors_beyond", lambda self, run, key: beyond(self, run, 10.0))
-    verdict = look(operator, known)
+    verdict = look(case("LA", [0], 5))
     assert (verdict.verification, verdict.missed) == (Verification.UNDECIDED, None)
     assert "vanished" in verdict.text
 
