@@ -47,7 +47,7 @@ from .spectrum import GROUP, Recurrences, noise, recurrences
 
 MIN_SEARCH = 200  # steps that are always allowed
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-LEAST_STEPS = 2 * GROUP  # before the first look
+LEAST_STEPS = {"host": GROUP, "gpu": 2 * GROUP}  # before the first look: shifts need 6 to 8 steps
 # Ratio of the steps at successive looks at the polynomials, and of those that form the vector of a missed
 # value to those that showed it; with 1.25 for either, 80 problems take as long.
 FURTHER = 1.1
@@ -125,7 +125,7 @@ class Search:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
         found, run, value = self.found, self._begun(), self.value
         ends = self._ends(value)
-        look = LEAST_STEPS
+        look = LEAST_STEPS["host" if self.operator.device == "cpu" else "gpu"]
         while not self.text:
             run.extend(look)
             least = self._follow(ends, run)

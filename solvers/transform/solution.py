@@ -335,7 +335,8 @@ def measured_pairs(
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
     abs(lambda). `told` describes the result.
     """
-    X: Block = BlockVector(vectors, copy=True)
+    is_here = form.A.device == "cpu"
+    X: Block = ColumnBlock(np.array(vectors, order="F")) if is_here else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
     X = orthonormal(X, form.inner)
     MX = applied(form.M, X)
