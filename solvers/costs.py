@@ -264,7 +264,7 @@ def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     from .factorization.work import FactorWork
 
     M = M if is_explicit(M) else None
-    most_s = FactorWork.dense(A, M).factor_s(device)
+    most_s = FactorWork.banded(A, M).factor_s(device)
     return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
 
 

@@ -69,7 +69,7 @@ def shifted_inverse(solves: Factorization, sigma: float) -> ShiftedInverse:
 
     def solve(B: Array) -> Array:
         if solves.device == "cpu":
-            return solves.solve_columns(np.asfortranarray(B), least=int(is_harmless))
+            return solves.solve_columns(np.asfortranarray(B))
         return solves.solve(BlockVector(B)).array
 
     def once(B: Array) -> Array:
