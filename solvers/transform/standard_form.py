@@ -42,7 +42,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
 from ..blocks import Array, Block, ColumnBlock, applied, is_explicit
-from ..costs import DENSE_SHARE, NEARLY_FULL
+from ..costs import DENSE_SHARE, NEARLY_FULL, dense_rows
 from ..factorization.gram import (
     Factor,
     gram_factor,
@@ -159,7 +159,7 @@ def standard_form(
         M = _host_matrix("M", M, dtype)
     if on_vectors is None:
         may_iterate = is_shifted and mode != "buckling" and OPinv is None and method != "dense"
-        may_iterate &= is_on_host and is_explicit(M)
+        may_iterate &= is_on_host and is_explicit(M) and operator.shape[0] > dense_rows("solves", "cpu", k)
         on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
     if on_vectors and mass is not None:
         applied_mass = _explicit("M", M)
