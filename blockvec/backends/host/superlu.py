@@ -14,9 +14,6 @@ from ..base import Array, Factors, is_nearly_full
 from . import pardiso
 
 INDEX_BYTES = 4  # of SuperLU
-# Columns that SuperLU updates together. With its default of 20, factors of plane meshes take 1.2 times as
-# long, those of spatial ones of 22,000 rows .95; with one column .9 and 1.4 times as long as with four.
-PANEL = 4  # columns
 FOREST, BAND = 3, 32  # elements per row, and distance from the diagonal, of matrices that stay sparse
 
 
@@ -101,7 +98,7 @@ class SuperLuFactors(Factors):
             "options": {"SymmetricMode": True},
         }
         try:
-            self._lu = splu(columns, panel_size=PANEL, **({} if exchanges_rows else symmetric))
+            self._lu = splu(columns, **({} if exchanges_rows else symmetric))
         except RuntimeError:  # a pivot is zero
             return False
         self.entries = int(self._lu.nnz)
