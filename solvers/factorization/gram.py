@@ -169,9 +169,9 @@ def is_diagonal(matrix: Any) -> bool:
 
 def _diagonal_factor(diagonal: Array, live: NDArray[np.intp], n: int, dtype: Any) -> Factor:
     """Form the factor of a diagonal matrix of n rows, from its elements in the rows that are not zero."""
-    roots = np.sqrt(diagonal).astype(dtype)
+    roots, norm = np.sqrt(diagonal).astype(dtype), float(diagonal.max())
     if len(live) < n:
-        return Factor.of(_scatter(sp.diags_array(roots), live, n))
+        return Factor.of(_scatter(sp.diags_array(roots), live, n), norm=norm)
     factors = roots[:, None]
 
     def transformed(A: Any) -> Operator:
@@ -179,7 +179,7 @@ def _diagonal_factor(diagonal: Array, live: NDArray[np.intp], n: int, dtype: Any
 
     multiply: Solve = lambda Y: factors * Y  # noqa: E731
     divide: Solve = lambda Y: Y / factors  # noqa: E731
-    return Factor(n, multiply, multiply, divide, divide, transformed=transformed)
+    return Factor(n, multiply, multiply, divide, divide, transformed=transformed, norm=norm)
 
 
 def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
