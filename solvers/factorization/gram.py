@@ -30,7 +30,7 @@ from ..iterations.spectrum import Sketch, sketch_spectrum
 from .shifted import INVERSE, Solve
 
 NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
-ROUNDING = 450.0  # rounding errors of the largest diagonal element within which elements are zero
+ROUNDING = 450.0  # eps, of the largest diagonal element or the norm: what is smaller is zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
 DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 

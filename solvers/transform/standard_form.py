@@ -44,6 +44,7 @@ from ..arguments import check_shape, on_host
 from ..blocks import Array, Block, ColumnBlock, applied, is_explicit
 from ..costs import DENSE_SHARE, NEARLY_FULL, dense_rows
 from ..factorization.gram import (
+    ROUNDING,
     Factor,
     gram_factor,
     indefinite,
@@ -60,7 +61,6 @@ from .spectral_map import SpectralMap
 BASIS = 64  # columns of a basis, beside those for wanted pairs
 # Lanczos steps: doubled, up to the second number, while a value below zero is possible.
 DEFINITE_STEPS = 15, 60  # steps
-NEGLIGIBLE = 4500.0  # u ||M||: rounding errors of that Ritz value
 SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
     "no shift": "give sigma, with which infinite eigenvalues do no harm.",
     "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
@@ -256,7 +256,7 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
             solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
     steps, most = DEFINITE_STEPS
     sketch = sketch_of(operator, steps, most=most, resolved=lambda sketch: sketch.low > 0)
-    if sketch.theta.min() < -NEGLIGIBLE * float(np.finfo(operator.dtype).eps) * sketch.norm:
+    if sketch.theta.min() < -ROUNDING * float(np.finfo(operator.dtype).eps) * sketch.norm:
         raise indefinite(name)
     home = ColumnBlock if operator.device == "cpu" else BlockVector
     return Factor(
