@@ -123,7 +123,10 @@ class Call:
             return solve(problem)
         from .transform.solution import solve_transformed
 
-        return solve_transformed(self.form, problem)
+        form, is_here = self.form, problem.operator.device == "cpu"
+        if problem.method == "dense" and is_here and form.blocks is not BlockVector:  # has no dense form
+            form = self.made = self._formed(on_vectors=False)
+        return solve_transformed(form, problem)
 
     def has_none(self, *names: str) -> bool:
         """Check that none of some arguments is given."""
@@ -280,21 +283,23 @@ class Call:
         self.problem = replace(self.problem, operator=op, target=target, tolerance=tolerance)
         return scaling
 
-    def _formed(self) -> StandardForm:
+    def _formed(self, on_vectors: bool | None = None) -> StandardForm:
         from .transform.standard_form import standard_form
 
         op, options = cast(Operator, self.problem.operator), self.options
         if self.interval is None:
-            at, how = (None, "jd") if self.unfactored else (self.shift, options["method"])
-            given = at, self.OPinv, self.mode
-            return standard_form(op, self.A, self.M, *given, Minv=options["Minv"], k=self.k, method=how)
+            how: dict[str, Any] = {"Minv": options["Minv"], "k": self.k, "on_vectors": on_vectors}
+            how["method"] = "jd" if self.unfactored else options["method"]
+            at = None if self.unfactored else self.shift
+            return standard_form(op, self.A, self.M, at, self.OPinv, self.mode, **how)
         try:
             return standard_form(op, self.A, self.M, None, method="interval")
         except SingularError:
             if not (self.problem.may_be_dense and op.device == "cpu"):
                 raise
             finite = [end for end in cast(tuple[float, float], self.ends) if math.isfinite(end)] or [0.0]
-            return standard_form(op, self.A, self.M, sum(finite) / len(finite))  # for dense LAPACK
+            at = sum(finite) / len(finite)
+            return standard_form(op, self.A, self.M, at, on_vectors=False)  # for dense LAPACK
 
 
 def solved(call: Call) -> EigenResult:

@@ -289,13 +289,12 @@ class Factorization:
         target[:, :] = X
         return target
 
-    def solve_columns(self, B: Array, tolerance: float = 0.0, least: int = 0) -> Array:
+    def solve_columns(self, B: Array, tolerance: float = 0.0) -> Array:
         """Solve S X = B for a column-major NumPy array of the type of S, which is not checked; see `solve`.
 
-        The shortest way to a few columns on the host; X is column-major. It is refined `least` times at
-        least.
+        The shortest way to a few columns on the host; X is column-major.
         """
-        return self._refined(B, tolerance, least) if B.size else B
+        return self._refined(B, tolerance) if B.size else B
 
     @Profile.timed("products")
     def solve_once(self, B: Array) -> Array:
@@ -306,13 +305,12 @@ class Factorization:
     # Blocks are column-major arrays on the host, and of BlockVector on a GPU.
 
     @Profile.timed("products")
-    def _refined(self, B: Any, tolerance: float, least: int = 0) -> Any:
+    def _refined(self, B: Any, tolerance: float) -> Any:
         if not self._factors.entries:
             raise BreakdownError(
                 f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."
             )
-        accurate = ACCURATE * self._unit
-        least = max(least, self._refinements)
+        accurate, least = ACCURATE * self._unit, self._refinements
         if tolerance > accurate * self._norm:
             accurate, least = min(tolerance / self._norm, self._trusted), 0
         X = self._raw(B)

@@ -28,12 +28,12 @@ from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
 from .gram import congruent, gram_factor
+from .shifted import FURTHER, MOVES
 
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
 CLOSE = 0.1
 OUTWARDS, TRIES = 10.0, 15  # factor of the distance per trial, until no eigenvalue lies beyond the shift
-FURTHER = 30.0  # the same for a count that is uncertain
 COARSE = 1e6  # rounding errors of an eigenvalue: a count at a larger distance tells copies of it apart
 # Distances of a count from the furthest value, in gaps to the next one. The first is for ends only: in the
 # middle of the spectrum of a cube, factors a millionth of a gap away lost all digits, and took ten times as
@@ -138,7 +138,7 @@ def proof(
     )
 
 
-BEYOND, MOVES = 2.0, 9  # first distance of a count from an end, in rounding errors; trials
+BEYOND = 2.0  # rounding errors: first distance of a count from an end
 
 
 class Cut(NamedTuple):

@@ -42,7 +42,6 @@ class FactorWork:
     """Predicted work of the factors of a matrix."""
 
     n: int  # rows
-    nnz: int  # stored elements of the matrix
     entries: float  # of the factor L
     flops: float
     dtype: str = "float64"  # of the matrix, on which the library on the host depends
@@ -60,7 +59,7 @@ class FactorWork:
         """Predict the work for A - sigma M from the patterns of explicit matrices."""
         patterns = [_pattern(matrix) for matrix in (A, M) if matrix is not None]
         if any(pattern is None for pattern in patterns):
-            return cls.dense(A, M)
+            return cls.banded(A, M)
         pattern = patterns[0] if M is None else sp.csr_array(patterns[0] + patterns[1])
         n, nnz = pattern.shape[0], int(pattern.nnz)
         degrees = np.diff(pattern.indptr) - (pattern.diagonal() != 0)
@@ -73,13 +72,17 @@ class FactorWork:
         middle = int(widths[np.searchsorted(reached, reached[-1] / 2)])
         predicted = _dissection(n, middle), (core**2 / 2, core**3 / 3)
         entries, flops = (min(values) for values in zip(*predicted, strict=True))
-        return cls(n, nnz, entries + nnz / 2, flops + nnz, _type(A, M), len(widths))
+        return cls(n, entries + nnz / 2, flops + nnz, _type(A, M), len(widths))
 
     @classmethod
-    def dense(cls, A: Any, M: Any = None) -> FactorWork:
-        """Bound the work for A - sigma M by that of matrices without zeros."""
+    def banded(cls, A: Any, M: Any = None) -> FactorWork:
+        """Bound the work for A - sigma M by that of a band in the order of the rows, which takes no search.
+
+        The width is known of compressed matrices of the host. Others may have no zeros.
+        """
         n = int(A.shape[0])
-        return cls(n, n * n, n**2 / 2, n**3 / 3, _type(A, M))
+        width = max(_half_width(matrix) for matrix in (A, M) if matrix is not None)
+        return cls(n, n * width - width**2 / 2, n * width**2 - 2 * width**3 / 3, _type(A, M))
 
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
@@ -101,6 +104,15 @@ class FactorWork:
 def _type(*matrices: Any) -> str:
     types = [matrix.dtype for matrix in matrices if matrix is not None]
     return np.result_type(np.float32, *types).name
+
+
+def _half_width(matrix: Any) -> int:
+    """Compute the elements of a row of a band up to its diagonal."""
+    if getattr(matrix, "format", "") not in ("csr", "csc") or not isinstance(matrix.indices, np.ndarray):
+        return int(matrix.shape[0])
+    lengths = np.diff(matrix.indptr)
+    rows = np.repeat(np.arange(len(lengths), dtype=matrix.indices.dtype), lengths)
+    return 1 + int(np.abs(matrix.indices - rows).max(initial=0))
 
 
 def _pattern(matrix: Any) -> Any:

@@ -36,6 +36,7 @@ from ..blocks import (
     ColumnBlock,
     Operator,
     RealArray,
+    applied,
     empty_block,
     project_out,
     small_matrix,
@@ -113,12 +114,15 @@ def sketch_spectrum(
         steps *= 2
 
 
-def sketch_of(operator: Any, steps: int) -> Sketch:
-    """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host."""
+def sketch_of(operator: Any, steps: int, **further: Any) -> Sketch:
+    """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host.
+
+    Keywords are those of `sketch_spectrum`.
+    """
     like: Block = empty_block(operator)
     if operator.device == "cpu" and operator.layout is None:
         like = ColumnBlock.of(like)
-    return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
+    return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps, **further)
 
 
 def recurrences(operator: Operator, V: Block, complement: Sequence[Block | None] = ()) -> Recurrences:
@@ -131,7 +135,8 @@ def recurrences(operator: Operator, V: Block, complement: Sequence[Block | None]
     launch = None if take is None else take(V)
     if launch is not None:
         return _LaunchedRecurrences(V, launch)
-    if type(V) is ColumnBlock and V.dtype.char in VECTOR_CALLS and isinstance(operator, blockvec.Operator):
+    is_double = V.dtype.char in VECTOR_CALLS
+    if isinstance(V, ColumnBlock) and is_double and isinstance(operator, blockvec.Operator):
         return _VectorRecurrences(operator, V, complement)
     return Recurrences(operator, V, complement, recorder_for(operator, V))
 
@@ -275,7 +280,11 @@ class Recurrences:
 
 
 class _VectorRecurrences(Recurrences):
-    """The recurrences of column-major vectors of the host, each in a few calls of BLAS."""
+    """The recurrences of column-major vectors of the host, each in a few calls of BLAS.
+
+    In an inner product x^H M y each step multiplies one vector by M. As blocks, 12 steps of a search took a
+    sixth of the time of a solve.
+    """
 
     def __init__(
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
@@ -284,37 +293,47 @@ class _VectorRecurrences(Recurrences):
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
         self._adjoint = 2 if V.dtype.kind == "c" else 1
         self._add = operator.vector_adder(is_hermitian=True)
-        self._complement = [Q.array for Q in complement if Q is not None and Q.shape[1]]
+        M = getattr(V, "inner", None)
+        self._add_image = None if M is None else M.vector_adder(is_hermitian=True)  # (x, y): y += M x
+        # Blocks Q, and M Q.
+        blocks = [Q for Q in complement if Q is not None and Q.shape[1]]
+        self._complement = [(Q.array, applied(M, Q).array) for Q in blocks]
         self._alphas, self._betas = array("d"), array("d")  # coefficients: by step, then by vector
-        # Of each vector, by turns the one before, this one, and the next.
-        self._columns = [[np.zeros_like(v), v, np.empty_like(v)] for v in V.array.T]
-        for _, v, _ in self._columns:
+        # Of each vector, by turns the one before, this one, and the next; and M times this one.
+        self._columns = [[np.zeros_like(v), v, np.empty_like(v), v] for v in V.array.T]
+        for column in self._columns:
             for _ in range(1 + bool(self._complement)):
-                self._divide(v)
+                column[3] = self._divided_by_norm(column[1])[1]
         self._last = [0.0] * V.shape[1]  # betas
 
-    def _divide(self, w: Array) -> float:
-        """Project a vector, and divide it by its norm; return that."""
-        for Q in self._complement:
-            part = summed(self._V.layout, self._gemv(1.0, Q, w, trans=self._adjoint))
+    def _divided_by_norm(self, w: Array) -> tuple[float, Array]:
+        """Project a vector w, and divide it by its norm; return that, and M w."""
+        for Q, image in self._complement:
+            part = summed(self._V.layout, self._gemv(1.0, image, w, trans=self._adjoint))
             self._gemv(-1.0, Q, part, 1.0, w, overwrite_y=1)
-        norm = math.sqrt(self._dot(w, w).real)
+        image = w
+        if self._add_image is not None:
+            image = np.zeros_like(w)
+            self._add_image(w, image)
+        norm = math.sqrt(max(self._dot(w, image).real, 0.0))
         if not math.isfinite(norm):
             raise BreakdownError("the operator returned NaN or Inf for a finite block.")
         if norm:
             self._scale(1 / norm, w)
-        return norm
+            if image is not w:
+                self._scale(1 / norm, image)
+        return norm, image
 
     def extend(self, steps: int) -> None:
         while self.steps < steps:
             for i, column in enumerate(self._columns):
-                previous, v, w = column
+                previous, v, w, image = column
                 np.multiply(previous, -self._last[i], out=w)
                 self._add(v, w)
-                alpha = self._dot(v, w).real
+                alpha = self._dot(image, w).real
                 self._axpy(v, w, a=-alpha)
-                self._last[i] = self._divide(w)
-                column[:] = v, w, previous
+                self._last[i], image = self._divided_by_norm(w)
+                column[:] = v, w, previous, image
                 self._alphas.append(alpha)
                 self._betas.append(self._last[i])
             self.steps += 1
@@ -323,7 +342,7 @@ class _VectorRecurrences(Recurrences):
         total = self._V.like(C.shape[2])
         total.array.fill(0)
         for rows in C.tolist():
-            for (_, v, _), row in zip(self._columns, rows, strict=True):
+            for (_, v, *_), row in zip(self._columns, rows, strict=True):
                 for weight, out in zip(row, total.array.T, strict=True):
                     self._axpy(v, out, a=weight)
             self.extend(self.steps + 1)

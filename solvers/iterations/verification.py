@@ -45,7 +45,7 @@ from .spectrum import GROUP, Recurrences, noise, recurrences
 
 MIN_SEARCH = 200  # steps that are always allowed
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-LEAST_STEPS = 2 * GROUP  # before the first look
+LEAST_STEPS = {"host": GROUP, "gpu": 2 * GROUP}  # before the first look: shifts need 6 to 8 steps
 # Ratio of the steps at successive looks at the polynomials, and of those that form the vector of a missed
 # value to those that showed it; with 1.25 for either, 80 problems take as long.
 FURTHER = 1.1
@@ -126,7 +126,8 @@ class Search:
 
     def _look(self, stop: Callable[[], object]) -> None:
         """Run recurrences in the complement of what is found, until they decide, or it has grown."""
-        run, value, look = self._begun(), self.value, LEAST_STEPS
+        run, value = self._begun(), self.value
+        look = LEAST_STEPS["host" if self.operator.device == "cpu" else "gpu"]
         ends, deflations = self._ends(value), self.deflations
         while not self.text and self.deflations == deflations:
             run.extend(look)

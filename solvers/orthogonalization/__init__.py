@@ -140,9 +140,9 @@ def orthogonalize(
             f"orthogonalize: a space of dimension {rows} has no room for {most} columns besides a basis of "
             f"{taken}; give max_rank={max(rows - taken, 0)}."
         )
-    is_usual = isinstance(W, ColumnBlock) and W.dtype.char in "dD" and M is None and 0 < width == most
+    is_usual = isinstance(W, ColumnBlock) and W.dtype.char in "dD" and 0 < width == most
     if is_usual and first is not None:
-        before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0)
+        before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0, M)
         if R is not None:
             if into is not None:
                 into[:, :] = W

@@ -30,7 +30,7 @@ _TRMM = {"d": blas.dtrmm, "D": blas.ztrmm}
 
 @Profile.timed("orthogonalisation")
 def host_step(
-    block: Block, basis: Block, first: Sequence[tuple[int, int]], scale: float
+    block: Block, basis: Block, first: Sequence[tuple[int, int]], scale: float, M: Any = None
 ) -> tuple[Array, Array | None, float, int]:
     """Replace a block W in double precision by an orthonormal one that is orthogonal to V.
 
@@ -38,11 +38,11 @@ def host_step(
     W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
     reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
     """
-    M = getattr(block, "inner", None)
+    M = getattr(block, "inner", None) if M is None else M
     W, V = ColumnBlock(block.array, block.layout), ColumnBlock(basis.array, basis.layout)
     S = np.zeros((V.shape[1], W.shape[1]), W.dtype)
     views = [(i, j, V[:, i:j]) for i, j in first if i < j]
-    MW = applied(M, W)
+    MW = applied(M, W) if views else W
     for i, j, U in views:
         S[i:j] = U.dot(MW)
     for i, j, U in views:

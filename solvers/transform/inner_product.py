@@ -85,8 +85,10 @@ def orthonormal(X: Block, inner: Operator | None) -> Block:
     shift. Their own parts are then resolved by repeated passes, or replaced by random directions, whose
     residuals tell that they have not converged.
     """
-    R = orthogonalize(X, M=inner).R  # its order is that of pivots
-    return X.combine(small_matrix(np.linalg.qr(R)[0], X))
+    R = orthogonalize(X, M=inner, first=()).R
+    if not np.tril(R, -1).any():
+        return X
+    return X.combine(small_matrix(np.linalg.qr(R)[0], X))  # the order is that of pivots
 
 
 def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None) -> type[AnyType]:

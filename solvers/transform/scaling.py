@@ -92,9 +92,11 @@ class Scaling:
             else:
                 op = _scaled_operator(op, self.a)
             if check:
-                defect = op.hermitian_defect(0)[1]
-                judged("A", op, None, defect, self.spacing, 0.0, op.dtype)
-        return op, A, M * 2.0**-self.m if self.m else M, OPinv
+                _judge_scaled("A", op, self.spacing)
+        if self.m:
+            M = M * 2.0**-self.m
+            _judge_scaled("M", as_operator(M, device=device), 0.0)
+        return op, A, M, OPinv
 
     def problem(self, problem: Problem) -> Problem:
         """Scale the numbers and functions of a problem whose operator is A' already."""
@@ -186,7 +188,7 @@ def measured(
     spacings: tuple[float, float] = (0.0, 0.0),
     accuracy: tuple[float, bool] = (0.0, False),
 ) -> Scaling:
-    """Check that A and M are Hermitian, A if asked to, and choose the exponents: 0 where a norm is ordinary.
+    """Check that M is Hermitian, and A if asked to; choose the exponents: 0 where a norm is ordinary.
 
     `spacings` are eps of the types that A and M are given in. `accuracy` is the tolerance, and whether it is
     absolute instead of relative to ||A||.
@@ -198,30 +200,33 @@ def measured(
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
     asymmetry, removed = dict[str, float](), set[str]()
+    found: dict[str, tuple[Operator, Any, float, float]] = {}
+    tol, dtype, size = accuracy[0], op.dtype, norm or 0.0
     if check:
-        (norm, defect), columns, applications = _checked("A", op), CHECK_COLUMNS, 1
-        tol, dtype, found = accuracy[0] / ((norm or 1.0) if accuracy[1] else 1.0), op.dtype, [(op, A, defect)]
-        if is_explicit(M) and M.shape == op.shape:
-            dtype = np.promote_types(op.dtype, M.dtype)
-            mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
-            found.append((mass_op, M, _checked("M", mass_op)[1]))
-        for name, (operator, matrix, defect), eps in zip("AM", found, spacings, strict=False):
-            size, is_removed = judged(name, operator, matrix, defect, eps, tol, dtype)
-            asymmetry |= {name: size} if size else {}
-            removed |= {name} if is_removed else set()
-        if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
-            norm, columns, applications = magnitude(op.apply, op, "A"), columns + 1, applications + 1
-    elif norm is None:
-        norm = _entries(A, op)[0]
+        (size, defect), columns, applications = _checked("A", op), CHECK_COLUMNS, 1
+        tol /= (size or 1.0) if accuracy[1] else 1.0
+        found["A"] = op, A, defect, spacings[0]
+    if is_explicit(M) and M.shape == op.shape:
+        dtype = np.promote_types(op.dtype, M.dtype)
+        mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
+        found["M"] = mass_op, M, _checked("M", mass_op)[1], spacings[1]
+    for name, (operator, matrix, defect, eps) in found.items():
+        difference, is_removed = judged(name, operator, matrix, defect, eps, tol, dtype)
+        asymmetry |= {name: difference} if difference else {}
+        removed |= {name} if is_removed else set()
+    if check and not (size > 0 and is_ordinary(size, op.dtype, MARGIN)):
+        size, columns, applications = magnitude(op.apply, op, "A"), columns + 1, applications + 1
+    if not check and norm is None:
+        size = _entries(A, op)[0]
     mass, mass_dtype = _entries(M, op)
     m = 0 if is_ordinary(mass, mass_dtype) else even_exponent(mass, mass_dtype)
     shift = 0.0 if sigma is None else abs(sigma) * mass
-    if 0 < norm < math.ldexp(shift, -2 * ordinary_exponent(op.dtype)):
+    if 0 < size < math.ldexp(shift, -2 * ordinary_exponent(op.dtype)):
         raise OptionError(
             f"sigma: got {sigma:g}, from which no eigenvalue can be told in {op.dtype}: the entries of A are "
-            f"about {norm:.1g}" + (f", those of M {mass:.1g}." if M is not None else ".")
+            f"about {size:.1g}" + (f", those of M {mass:.1g}." if M is not None else ".")
         )
-    largest = max(norm, shift)
+    largest = max(size, shift)
     a = 0 if is_ordinary(largest, op.dtype) else even_exponent(largest, op.dtype)
     inner = a if mode == "buckling" else m
     return Scaling(a, m, inner, columns, applications, is_known, asymmetry, frozenset(removed), spacings[0])
@@ -246,6 +251,11 @@ def _checked(name: str, op: Operator) -> tuple[float, float]:
             return op.hermitian_defect(0, name=name)
     except BreakdownError:  # squares may have overflowed
         return 0.0, 0.0
+
+
+def _judge_scaled(name: str, op: Operator, spacing: float) -> None:
+    """Refuse a scaled matrix that is not Hermitian; `spacing` is eps of the type that it is given in."""
+    judged(name, op, None, op.hermitian_defect(0, name=name)[1], spacing, 0.0, op.dtype)
 
 
 def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:

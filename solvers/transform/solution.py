@@ -31,13 +31,11 @@ from ..stages.combine import (
 from ..stages.run import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
-from .spectral_map import Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
+from .spectral_map import SHARE, Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
-SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 
@@ -233,7 +231,7 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
     end, has_all = form.map.at_infinity, form.operator.shape == form.A.shape
     if end is None or (has_all and form.inner is not form.A):
         return
-    error = NOISE * float(np.finfo(form.operator.dtype).eps) * max(norm, abs(end))
+    error = FLOOR * float(np.finfo(form.operator.dtype).eps) * max(norm, abs(end))
     k, finite = len(theta), int((np.abs(theta - end) > error).sum())
     if finite < k:
         remedy = f"k={finite}, or another sigma or which" if finite else "another sigma or which"
@@ -335,7 +333,8 @@ def measured_pairs(
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
     abs(lambda). `told` describes the result.
     """
-    X: Block = BlockVector(vectors, copy=True)
+    is_here = form.A.device == "cpu"
+    X: Block = ColumnBlock(np.array(vectors, order="F")) if is_here else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
     X = orthonormal(X, form.inner)
     MX = applied(form.M, X)

@@ -42,11 +42,13 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
 from ..blocks import Array, Block, ColumnBlock, applied, is_explicit
-from ..costs import DENSE_SHARE, NEARLY_FULL
+from ..costs import DENSE_SHARE, NEARLY_FULL, dense_rows
 from ..factorization.gram import (
+    ROUNDING,
     Factor,
     gram_factor,
     indefinite,
+    is_diagonal,
     root_factor,
     rows_of_semidefinite,
 )
@@ -57,7 +59,8 @@ from .inner_product import inner_product_blocks
 from .spectral_map import SpectralMap
 
 BASIS = 64  # columns of a basis, beside those for wanted pairs
-INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
+# Lanczos steps: doubled, up to the second number, while a value below zero is possible.
+DEFINITE_STEPS = 15, 60  # steps
 SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
     "no shift": "give sigma, with which infinite eigenvalues do no harm.",
     "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
@@ -156,7 +159,7 @@ def standard_form(
         M = _host_matrix("M", M, dtype)
     if on_vectors is None:
         may_iterate = is_shifted and mode != "buckling" and OPinv is None and method != "dense"
-        may_iterate &= is_on_host and is_explicit(M)
+        may_iterate &= is_on_host and is_explicit(M) and operator.shape[0] > dense_rows("solves", "cpu", k)
         on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
     if on_vectors and mass is not None:
         applied_mass = _explicit("M", M)
@@ -196,9 +199,9 @@ def _is_iterated(M: Any, k: int) -> bool:
     the sum n, and their squares that of all squared elements: by Cauchy and Schwarz, n^2 over the latter is
     at most the rank.
     """
-    n, diagonal = M.shape[0], M.diagonal().real
-    if M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all()):
+    if is_diagonal(M):
         return False
+    n, diagonal = M.shape[0], M.diagonal().real
     weights = np.divide(1.0, diagonal, out=np.zeros(n), where=diagonal > 0)
     squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
     least_rank = np.count_nonzero(weights) ** 2 / max(float(weights @ (squares @ weights)), 1.0)
@@ -223,10 +226,9 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
 
     With a shift both are restricted to the rows of a semidefinite matrix that are not zero. Refuses a matrix
-    that is not Hermitian, or has negative eigenvalues: an iteration in its product might converge, to pairs
-    that do not belong to the problem that was meant.
+    that has negative eigenvalues: an iteration in its product might converge, to pairs that do not belong to
+    the problem that was meant.
     """
-    operator.check_hermitian(0, name=name)
     diagonal: Array = on_host(diagonal_of(matrix)).astype(np.float64)
     restrict: Solve = _same
     extend: Solve = _same
@@ -252,8 +254,9 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
             if factors.inertia:
                 raise indefinite(name)
             solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
-    sketch = sketch_of(operator, INDEFINITE_STEPS)
-    if sketch.theta.min() < -NEGLIGIBLE * float(np.finfo(operator.dtype).eps) * sketch.norm:
+    steps, most = DEFINITE_STEPS
+    sketch = sketch_of(operator, steps, most=most, resolved=lambda sketch: sketch.low > 0)
+    if sketch.theta.min() < -ROUNDING * float(np.finfo(operator.dtype).eps) * sketch.norm:
         raise indefinite(name)
     home = ColumnBlock if operator.device == "cpu" else BlockVector
     return Factor(

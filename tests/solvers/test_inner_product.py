@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
 from solvers import count_eigenvalues, eigsh
+from solvers.iterations.spectrum import Recurrences, recurrences
 from solvers.orthogonalization import orthogonalize
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.standard_form import standard_form
@@ -127,6 +128,25 @@ def test_blocks_are_orthonormalised_in_their_inner_product() -> None:
     assert type(V[:, :2].copy()) is blocks
     assert np.abs(both.conj().T @ (M @ both) - np.eye(8)).max() < 1e-13
     assert not isinstance(BlockVector(V.array), blocks)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_recurrences_of_single_vectors_are_those_of_blocks(kind: str) -> None:
+    A, M = pencil(kind)
+    form = standard_form(as_operator(A), A, M, -0.1, on_vectors=True)
+    V = form.blocks.random(N, 2, A.dtype, rng=0)
+    Q = form.blocks.random(N, 3, A.dtype, rng=1)
+    orthogonalize(Q, M=as_operator(M))
+    columns = inner_product_columns(form.blocks)
+    runs = [
+        Recurrences(form.operator, V.copy(), (Q,)),
+        recurrences(form.operator, columns.of(V), (columns.of(Q),)),
+    ]
+    for run in runs:
+        run.extend(8)
+    assert type(runs[1]) is not Recurrences
+    for ours, others in zip(runs[1].coefficients(), runs[0].coefficients(), strict=True):
+        np.testing.assert_allclose(ours, others, rtol=1e-8)
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])

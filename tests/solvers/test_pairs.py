@@ -190,3 +190,13 @@ def test_an_opinv_whose_errors_remain_ends_soon_and_is_named() -> None:
     nearest = np.sort(values[np.argsort(np.abs(values - sigma))[:3]])
     np.testing.assert_allclose(caught.value.result.eigenvalues, nearest, atol=1e-6)
     assert solve(A, 3, M, sigma=sigma, OPinv=erratic, tol=1e-5).converged.all()
+
+
+@pytest.mark.parametrize("which", ["SA", "BE"])
+def test_values_furthest_from_a_shift_are_those_of_dense_lapack(which: str) -> None:
+    K, M = membrane()
+    result = eigsh(K, 5, M=M, sigma=-0.5, which=which, return_info=True)  # type: ignore[arg-type]
+    exact = sl.eigh(K.toarray(), M.toarray(), eigvals_only=True)
+    wanted = exact[-5:] if which == "SA" else np.r_[exact[:3], exact[-2:]]
+    np.testing.assert_allclose(result.eigenvalues, wanted, rtol=1e-10)
+    assert result.info["method"] == "dense"

@@ -92,6 +92,8 @@ class SuperLuFactors(Factors):
                 return False  # a zero would be a pivot
             if structural_rank(columns) < columns.shape[0]:
                 return False  # SuperLU may crash without a full transversal
+        # With `panel_size=4` factors of plane meshes take .85 of the time, but some singular matrices end the
+        # process, also with pivots on the diagonal.
         symmetric: dict[str, Any] = {
             "permc_spec": "MMD_AT_PLUS_A",
             "diag_pivot_thresh": 0.0,
