@@ -54,10 +54,9 @@ from .chebyshev import (
     separating_degree,
     single_copy,
 )
-from .krylov import Ritz
+from .krylov import Ritz, krylov_of
 from .lanczos import ThickRestart
 from .rayleigh_ritz import ranking_key, select, split_outliers
-from .steps import krylov_of
 
 Values = tuple[float, float, float, float]  # ranking keys of first and last wanted value, edge and far end
 

@@ -25,9 +25,8 @@ from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, Problem, excess
 from .base import Iteration
 from .chebyshev import Filter
-from .krylov import Ritz
+from .krylov import Ritz, krylov_of
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .steps import krylov_of
 from .verification import MIN_SEARCH, Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
@@ -152,10 +151,12 @@ class ThickRestart(Iteration):
             # A missed copy may be among the columns that were pending at the beginning of the cycle.
             if krylov.m >= queued and self.counts.operator_columns >= self.next_look:
                 m = krylov.m
-                krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
+                if krylov.takes_launches:
+                    krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
                 self.seen = krylov.ritz(m)
                 if self._look(self.seen) <= 1:
-                    krylov.withdraw(len(self.seen.theta))
+                    if krylov.takes_launches:
+                        krylov.withdraw(len(self.seen.theta))
                     break
         return ""
 

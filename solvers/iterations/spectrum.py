@@ -39,11 +39,10 @@ from ..blocks import (
     empty_block,
     project_out,
     small_matrix,
-    summed,
 )
 from .chebyshev import recorder_for
+from .krylov import VECTOR_CALLS, vector_calls
 from .rayleigh_ritz import Which, ranking_key
-from .steps import VECTOR_CALLS, vector_calls
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -281,8 +280,7 @@ class _VectorRecurrences(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         self.steps, self.dtype, self._V = 0, V.dtype, V
-        self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
-        self._adjoint = 2 if V.dtype.kind == "c" else 1
+        self._dot, self._axpy, self._scale, self._components, self._remove = vector_calls(V)
         self._add = operator.vector_adder(is_hermitian=True)
         self._complement = [Q.array for Q in complement if Q is not None and Q.shape[1]]
         self._alphas, self._betas = array("d"), array("d")  # coefficients: by step, then by vector
@@ -296,8 +294,7 @@ class _VectorRecurrences(Recurrences):
     def _divide(self, w: Array) -> float:
         """Project a vector, and divide it by its norm; return that."""
         for Q in self._complement:
-            part = summed(self._V.layout, self._gemv(1.0, Q, w, trans=self._adjoint))
-            self._gemv(-1.0, Q, part, 1.0, w, overwrite_y=1)
+            self._remove(Q, self._components(Q, w), y=w)
         norm = math.sqrt(self._dot(w, w).real)
         if not math.isfinite(norm):
             raise BreakdownError("the operator returned NaN or Inf for a finite block.")

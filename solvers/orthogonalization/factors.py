@@ -64,6 +64,21 @@ def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, 
     return R, T, again, whole, math.nan if failed or singular else square(T)
 
 
+def is_enough(
+    *, growth: float, again: float, spread: float, length: float, unit: float, amplified: float = AMPLIFIED
+) -> bool:
+    """Check whether two projections and Cholesky QR suffice, by bounds of what `Decomposition` looks at.
+
+    `growth` is that of the factorisation, as in `FactorReport`, or a bound: the product of the squared
+    Frobenius norms of the projected block and of the inverse of its factor; NaN fails. `spread` is the latter
+    norm, and `again` that of what the last projection removed. `length` is that of the longest column before,
+    or the norm of the operator, and `amplified` the accepted loss of orthogonality in units of `unit`.
+    """
+    least = NOISE * unit * length / PLAIN_NOISE
+    is_clear = spread * least**2 < 1 and growth < PLAIN_GROWTH
+    return is_clear and again * spread <= 1 and growth + again * spread <= amplified**2
+
+
 def gram_root(G: Array) -> tuple[Array, Array]:
     """Compute R and its inverse with G = R^H R, of columns that rounding errors alone keep from orthonormal.
 

@@ -15,8 +15,7 @@ from blockvec.backends import backend_for, backend_of
 from blockvec.errors import BreakdownError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
-from solvers.iterations import steps
-from solvers.iterations.krylov import BlockKrylov
+from solvers.iterations import krylov
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs, select
 from solvers.problem import Counts
 from tests.matrices import normal, orthonormal, random_sparse
@@ -72,7 +71,7 @@ def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSte
         made: list[SeveralSteps] = []
         if kind in ("rows", "columns"):
             return made
-        monkeypatch.setattr(steps, "is_queued", lambda *_: True)
+        monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
         monkeypatch.setattr(sizes, "SHORT_ROWS", 0)  # row-major blocks
 
         def several(_: Any, matrix: Any, V: Any, b: int) -> SeveralSteps | None:
@@ -91,19 +90,19 @@ def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSte
 
 def started(
     A: Any, b: int, capacity: int = 24, kind: str = "rows", locked: int = 0, dtype: Any = None
-) -> BlockKrylov:
+) -> krylov.BlockKrylov:
     """Begin a decomposition of a matrix or function in the complement of random columns."""
     n, dtype = A.shape[0], dtype or A.dtype
     buffer = (ColumnBlock if kind == "columns" else BlockVector)(np.zeros((n, locked + capacity), dtype))
     buffer.array[:, :locked] = orthonormal(2, n, locked, dtype)
-    basis = steps.krylov_of(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
+    basis = krylov.krylov_of(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
     basis.append_random(b)
     return basis
 
 
-def check(basis: BlockKrylov, A: Any, bound: float = 300) -> None:
+def check(basis: krylov.BlockKrylov, A: Any, bound: float = 300) -> None:
     """Check the decomposition of A, restricted to the complement of the locked columns."""
-    loss = 10 * steps.LOSS if basis.takes_single_columns else 0.0  # kept Ritz vectors are sums of many
+    loss = 10 * krylov.LOSS if basis.takes_single_columns else 0.0  # kept Ritz vectors are sums of many
     basis.settle()
     m, locked = basis.m, basis.n_locked
     whole = basis.columns(-locked, m + basis.w).array.astype("complex128")
@@ -118,7 +117,7 @@ def check(basis: BlockKrylov, A: Any, bound: float = 300) -> None:
     assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(H, 2)
 
 
-def filled(basis: BlockKrylov, A: Any, kind: str = "rows") -> BlockKrylov:
+def filled(basis: krylov.BlockKrylov, A: Any, kind: str = "rows") -> krylov.BlockKrylov:
     """Take all steps; check each, or all where they are queued."""
     while basis.can_expand():
         basis.expand()
