@@ -19,9 +19,19 @@ from blockvec.interchange import native
 from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
-from .iterations.rayleigh_ritz import SAME_VALUE, clusters
-from .problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, Verify, excess
+from .problem import (
+    SAME_VALUE,
+    Counts,
+    IterationOptions,
+    IterationState,
+    Problem,
+    Stop,
+    Verification,
+    Verify,
+    excess,
+)
 from .runtime.processes import delivered
+from .small_matrices import clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

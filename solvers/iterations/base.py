@@ -22,12 +22,11 @@ import numpy as np
 from blockvec import __version__, precompiled, start_copies
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
-from ..problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, stops
+from ..problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, Which, stops
 from ..result import EigenResult, result_of
 from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
 from .chebyshev import FoldedOperator
-from .rayleigh_ritz import Which
 from .verification import Found, Search
 
 BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
 from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
 from ..functions.recurrence import Recurrence
+from ..problem import Which
 from ..runtime.processes import everywhere
-from .rayleigh_ritz import Which
 
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
 # Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
@@ -162,8 +162,6 @@ def _interval(values: tuple[float, float, float, float], which: Which, norm: flo
         half_width = edge = max(edge, THINNEST * norm)
     return edge, half_width
 
-
-Precision = Literal["auto", "double", "mixed"]
 
 SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
 UNIT = float(np.finfo(np.float32).eps) / 2

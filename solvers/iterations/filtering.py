@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, LinearMap, Operator
-from ..problem import IterationOptions, IterationState, Problem, excess
+from ..problem import IterationOptions, IterationState, Problem, excess, ranking_key, select, split_outliers
 from ..result import EigenResult
 from .chebyshev import (
     LEAST_DEGREE,
@@ -56,7 +56,6 @@ from .chebyshev import (
 )
 from .krylov import Ritz, krylov_of
 from .lanczos import ThickRestart
-from .rayleigh_ritz import ranking_key, select, split_outliers
 
 Values = tuple[float, float, float, float]  # ranking keys of first and last wanted value, edge and far end
 

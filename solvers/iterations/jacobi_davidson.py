@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
-from ..orthogonalization.factors import gram_root
-from ..problem import Counts, IterationOptions, IterationState, Problem, excess
+from ..problem import FLOOR, Counts, IterationOptions, IterationState, Problem, Tolerance, excess, ranking_key
 from ..sizes import outpaced
+from ..small_matrices import gram_root
 from .base import Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
-from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import MIN_SEARCH, Found
 

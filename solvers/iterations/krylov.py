@@ -43,10 +43,20 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import NOISE, PLAIN_NOISE, UNIT, gram_root, square
 from ..problem import Counts
 from ..runtime.processes import everywhere
-from .rayleigh_ritz import MOST_OBLIQUE, SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
+from ..small_matrices import (
+    MOST_OBLIQUE,
+    NOISE,
+    PLAIN_NOISE,
+    SAME_RITZ_VALUE,
+    UNIT,
+    gram_root,
+    oblique,
+    ritz_pairs,
+    separate_copies,
+    square,
+)
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis. So
 # do all where launches take the steps, since few others need a kernel.

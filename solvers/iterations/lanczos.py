@@ -21,12 +21,11 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..orthogonalization.factors import gram_root
-from ..problem import IterationOptions, Problem, excess
+from ..problem import IterationOptions, Problem, excess, ranking_key, select
+from ..small_matrices import SAME_RITZ_VALUE, clusters, gram_root, ritz_pairs, separate_copies
 from .base import Iteration
 from .chebyshev import Filter
 from .krylov import Ritz, krylov_of
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .verification import MIN_SEARCH, Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps

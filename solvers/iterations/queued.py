@@ -17,7 +17,7 @@ from blockvec import FactorReport, inverse_factor, start_copies
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, LinearMap, ceil_div
-from ..orthogonalization.factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH, is_enough, square
+from ..small_matrices import AMPLIFIED, ENOUGH, PLAIN_GROWTH, is_enough, square
 from .krylov import PAUSE, BlockKrylov
 
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and

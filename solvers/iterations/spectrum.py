@@ -40,9 +40,9 @@ from ..blocks import (
     project_out,
     small_matrix,
 )
+from ..problem import Which, ranking_key
 from .chebyshev import recorder_for
 from .krylov import VECTOR_CALLS, vector_calls
-from .rayleigh_ritz import Which, ranking_key
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends

@@ -26,7 +26,7 @@ from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block, ColumnBlock, applied
-from .factors import ENOUGH, UNIT, cholesky_factor, is_enough, square
+from ..small_matrices import ENOUGH, UNIT, cholesky_factor, is_enough, square
 
 if not TYPE_CHECKING:
     policies = (

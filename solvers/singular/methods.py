@@ -49,11 +49,10 @@ from ..costs import (
     require_memory,
     shift_invert_s,
 )
-from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
 from ..planning import Plan, Stage, iteration_stages
-from ..problem import STOPPED, IterationState, Problem, Verification
+from ..problem import FLOOR, SAME_VALUE, STOPPED, IterationState, Problem, Tolerance, Verification
 from ..result import EigenResult
 from ..sizes import choose_options
 from ..stages.combine import one_after_other

@@ -29,9 +29,8 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import is_explicit, to_host
 from ..costs import dense_is_faster, place_of, product_s, rates
-from ..iterations.rayleigh_ritz import FLOOR, Which
 from ..iterations.spectrum import sketch_of
-from ..problem import STOPPED, IterationState, Problem, staged, stops
+from ..problem import FLOOR, STOPPED, IterationState, Problem, Which, staged, stops
 from ..result import EigenResult, is_complete
 from .combine import one_after_other
 from .run import solve

@@ -24,9 +24,8 @@ from ..blocks import Block, ColumnBlock, empty_block, side_by_side, to_host
 from ..costs import FEW_ROWS, shift_invert_s
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
-from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
 from ..orthogonalization import orthogonalize
-from ..problem import IterationOptions, Problem, Verification, staged
+from ..problem import IterationOptions, Problem, Verification, Which, ranking_key, split_outliers, staged
 from ..result import EigenResult, InfiniteError, is_complete
 from ..runtime.checkpoint import probe
 from ..runtime.processes import largest

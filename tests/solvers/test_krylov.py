@@ -16,8 +16,8 @@ from blockvec.errors import BreakdownError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
 from solvers.iterations import krylov
-from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs, select
-from solvers.problem import Counts
+from solvers.problem import Counts, select
+from solvers.small_matrices import oblique, ritz_pairs
 from tests.matrices import normal, orthonormal, random_sparse
 from tests.pairwise import pairwise
 
