@@ -20,7 +20,7 @@ from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_on_gpu, is_ordinary, needs_threads, to_host
-from .iterations.chebyshev import can_convert
+from .costs import can_convert
 from .problem import WHICH, IterationState, Method, Precision, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 

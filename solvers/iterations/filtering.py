@@ -35,21 +35,20 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, LinearMap, Operator
+from ..costs import PAYING_DEGREE, choose_degree
 from ..problem import IterationOptions, IterationState, Problem, excess, ranking_key, select, split_outliers
 from ..result import EigenResult
+from ..sizes import filter_width
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
     MOST_DAMPING,
-    PAYING_DEGREE,
     REACH,
     UNIT,
     ChebyshevOperator,
     Filter,
     FoldedOperator,
-    choose_degree,
     design_filter,
-    filter_width,
     recorder_for,
     separating_degree,
     single_copy,

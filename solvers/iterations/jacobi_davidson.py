@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
+from ..costs import choose_degree
 from ..problem import FLOOR, Counts, IterationOptions, IterationState, Problem, Tolerance, excess, ranking_key
 from ..sizes import outpaced
 from ..small_matrices import gram_root
 from .base import Iteration
-from .chebyshev import FoldedOperator, choose_degree
+from .chebyshev import FoldedOperator
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .search_space import SearchSpace, extended
