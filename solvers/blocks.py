@@ -141,14 +141,6 @@ def padded_width(width: int, like: Block) -> int:
     return width if like.device == "cpu" else round_up(width, PADDING)
 
 
-def bordered(C: Array, rows: int, columns: int) -> Array:
-    """Add rows and columns to a matrix, those of the identity."""
-    larger = np.eye(rows, columns, dtype=C.dtype)
-    larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
-    larger[: C.shape[0], : C.shape[1]] = C
-    return larger
-
-
 def whole_ranges(count: int, width: int, like: Block) -> list[tuple[int, int]]:
     """Divide columns into ranges of a width: the last one is narrower, or on a GPU begins earlier."""
     most = count if like.device == "cpu" else max(count - width, 0)
@@ -215,8 +207,13 @@ def column_factors(values: RealArray, block: Block) -> Array:
     return factors
 
 
-def small_matrix(C: Array, block: Block) -> Array:
-    """Copy a small matrix to a block's type and device."""
+def small_matrix(C: Array, block: Block, shape: tuple[int, int] | None = None) -> Array:
+    """Copy a small matrix to a block's type and device, filled up to a shape by rows of the identity."""
+    if shape is not None and shape != C.shape:
+        larger = np.eye(*shape, dtype=C.dtype)
+        larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
+        larger[: C.shape[0], : C.shape[1]] = C
+        C = larger
     copied: Array = array_namespace(block.array).asarray(np.ascontiguousarray(C.astype(block.dtype)))
     return copied
 

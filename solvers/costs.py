@@ -51,6 +51,7 @@ class Rates:
     call_s: float  # least time of a product with a block
     column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
     byte_s: float  # per byte that a product moves
+    mixed_s: float  # least time of a product whose time is that of memory: single precision saves some
     vector_passes: float  # reads and writes of a block per product
     basis_passes: float  # the same of the basis per step: twice for projections, twice again
     queued_s: float  # least time of a step that a call queues with others, in the place of STEP_S
@@ -63,6 +64,7 @@ HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
     column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
+    mixed_s=3e-3,  # two cores, 64 000 rows: it saved none, with operands in caches
     vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
     basis_passes=6,  # the same: four, at two thirds of the throughput of products
     queued_s=0,  # there is no queue
@@ -80,6 +82,7 @@ GPU = Rates(
     call_s=2e-5,  # H100, few rows
     column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
+    mixed_s=2e-5,  # H100, six matrices from here to ten times that: it saved 8 to 43 per cent
     vector_passes=3.5,  # H100: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows
     basis_passes=4,  # the same
     queued_s=6e-5,  # H100, few rows
@@ -156,17 +159,12 @@ def is_full(operator: Operator) -> bool:
     return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
 
 
-def product_bytes(operator: Operator, columns: int) -> float:
-    """Count the bytes that a product with a block moves; a function moves the block only."""
-    n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
-    dense = n * n * size if is_dense(operator) else 0
-    vectors = rates(operator.device).vector_passes * n * columns * size
-    return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors
-
-
 def product_s(operator: Operator, columns: int) -> float:
-    """Predict the seconds of a product with a block, without its call."""
-    return rates(operator.device).byte_s * product_bytes(operator, columns)
+    """Predict the seconds of a product with a block, without its call; a function moves the block only."""
+    n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
+    rate, dense = rates(operator.device), n * n * size if is_dense(operator) else 0
+    vectors = rate.vector_passes * n * columns * size
+    return rate.byte_s * ((dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors)
 
 
 def recurrence_s(operator: Operator, columns: int) -> float:
@@ -203,9 +201,6 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
 PAYING_DEGREE = 8
 MAX_DEGREE = 64
 SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
-# Bytes per product from which single precision saves time. On two cores it saved none up to 64 000 rows, with
-# operands in caches. On an H100 it saved 8 to 43 per cent of six solves with 9e7 to 9e8 bytes.
-HOST_BYTES, DEVICE_BYTES = 3e7, 8e7
 
 
 def choose_degree(operator: Any, block_size: int, basis: int, itemsize: int | None = None) -> int:
@@ -236,15 +231,6 @@ def copy_bytes(operator: Operator, block_size: int) -> int:
     stored: int = getattr(operator, "n_stored", getattr(operator, "nnz", 0))
     processes = 1 if operator.layout is None else operator.layout.size
     return (stored * entry + 2 * operator.shape[0] * block_size * size) // processes
-
-
-def saves_time(operator: Operator, block_size: int) -> bool:
-    """Check whether the time of products with a block is that of memory, and not of caches or calls.
-
-    This does not depend on the number of processes: another number can resume from a checkpoint.
-    """
-    least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
-    return product_bytes(operator, block_size) >= least
 
 
 def dense_s(device: str, n: int) -> float:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector
 from blockvec.system.frozen import frozen
-from blockvec.system.scalars import plain
 
 from .blocks import Block, Operator, RealArray, times
 from .runtime.checkpoint import Checkpoint
@@ -153,11 +152,6 @@ def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> b
     return method == "jd" or preconditioner is not None or jd_options is not None
 
 
-def stops(callback: Callable[[IterationState], object] | None, state: IterationState) -> bool:
-    """Call the callback of a solve, if there is one; return whether its result is True, NumPy's included."""
-    return callback is not None and plain(callback(state)) is True
-
-
 def excess(residuals: RealArray, limits: RealArray) -> RealArray:
     """Divide residuals by their limits, which are zero or denormal numbers for the smallest matrices."""
     return residuals / np.maximum(limits, np.finfo(np.float64).smallest_subnormal)
@@ -196,8 +190,6 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
-        if exponent == 0:
-            return self
         names = ("eigenvalues", "residuals", "limits")
         return replace(self, **{name: times(getattr(self, name), exponent) for name in names})
 

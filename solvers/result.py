@@ -308,7 +308,7 @@ def result_of(
     order = np.argsort(theta, kind="stable")
     theta, residuals, limits = theta[order], residuals[order], limits[order]
     vectors = delivered(columns_of(X.array, order), problem.operator.layout)
-    states = [state.times(problem.exponent) for state in history]
+    states = [state.times(problem.exponent) for state in history] if problem.exponent else list(history)
     return EigenResult.from_pairs(theta, vectors, residuals, limits, verified, info, states)
 
 

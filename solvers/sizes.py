@@ -27,8 +27,9 @@ from .costs import (
     dense_s,
     fits_dense,
     is_dense,
+    product_s,
+    rates,
     require_memory,
-    saves_time,
 )
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.progress import logger
@@ -250,7 +251,7 @@ def completed(problem: Problem, options: IterationOptions) -> IterationOptions:
     needed, remedy = basis_bytes(problem, options), "lower ncv or k"
     purpose = f"a basis of ncv = {options.ncv} vectors"
     mixes = options.method == "filter" and precision != "double" and can_convert(op)
-    mixes = mixes and (precision == "mixed" or saves_time(op, b))
+    mixes = mixes and (precision == "mixed" or product_s(op, b) >= rates(op.device).mixed_s)
     if mixes:
         needed += copy_bytes(op, b)
         purpose += " and a copy of A in single precision"

@@ -259,7 +259,7 @@ def oblique(
     if not np.abs(K).max(initial=0.0) > noise:
         return Y, 0.0
     K = Y.conj().T @ K @ Y
-    gaps = theta[None, :] - theta[:, None]
-    is_small = np.abs(K) < MOST_OBLIQUE * np.abs(gaps)
-    corrected: NDArray[Any] = Y + Y @ np.where(is_small, K / np.where(is_small, gaps, 1.0), 0.0)
-    return corrected, float(np.abs(K).max(where=~is_small, initial=0.0))
+    gaps, sizes = theta[None, :] - theta[:, None], np.abs(K)
+    is_small = sizes < MOST_OBLIQUE * np.abs(gaps)
+    corrected: NDArray[Any] = Y + Y @ (K / np.where(is_small, gaps, np.inf))
+    return corrected, float(sizes[~is_small].max(initial=0.0))

@@ -34,7 +34,6 @@ from ..blocks import (
     LinearMap,
     RealArray,
     assign,
-    bordered,
     ceil_div,
     padded_width,
     round_up,
@@ -347,13 +346,13 @@ class BlockKrylov:
         """Replace the first columns of [V Q] by their product with C."""
         # On a GPU all columns, as each width takes a kernel: those behind [V Q] are finite.
         used = self.columns(0, len(C) if self.buffer.device == "cpu" else self.capacity)
-        C = bordered(C, used.shape[1], self.padded(C.shape[1]))
-        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
+        width = self.padded(C.shape[1])
+        used.combine(small_matrix(C, used, (used.shape[1], width)), out=used[:, :width])
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
         used = self.columns(0, self.padded(len(C)))
-        return used.combine(small_matrix(bordered(C, used.shape[1], C.shape[1]), used))
+        return used.combine(small_matrix(C, used, (used.shape[1], C.shape[1])))
 
     def truncate(self, count: int, defect: float) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""

@@ -13,7 +13,6 @@ from ..blocks import (
     Block,
     RealArray,
     apply_in_ranges,
-    bordered,
     ceil_div,
     column_factors,
     project_out,
@@ -246,7 +245,7 @@ class ThickRestart(Iteration):
         order = select(theta, self.which) if distinct else np.arange(count)
         theta, Y = theta[order], Y[:, order]
         krylov.transform(inverse @ Y, Y.conj().T @ R)
-        AX.combine(small_matrix(bordered(inverse @ Y, wide, wide), AX), out=AX)
+        AX.combine(small_matrix(inverse @ Y, AX, (wide, wide)), out=AX)
         AX[:, :count].axpy(column_factors(-theta, X), X[:, :count])
         G = to_host(AX.gram())[:count, :count].astype(Y.dtype)
         self.counts.reductions += 2

@@ -96,13 +96,19 @@ def host_step(
     V.combine(rest, alpha=-1, beta=1, out=W)
     if not is_enough(growth=growth, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 2
-    trmm = _TRMM[T.dtype.char]
-    trmm(1.0, T, W.array, side=1, overwrite_b=1)
+    _multiply(W.array, T)
     if growth <= ENOUGH * len(R) ** 2:
         return S, R, length, 2
     second, T, *_ = cholesky_factor(W.dot(applied(M, W)))  # leaves rounding errors only
-    trmm(1.0, T, W.array, side=1, overwrite_b=1)
+    _multiply(W.array, T)
     return S, second @ R, length, 3
+
+
+def _multiply(W: Array, T: Array) -> None:
+    if len(T) == 1:  # in a sixth of the time
+        W *= T[0, 0]
+    else:
+        _TRMM[T.dtype.char](1.0, T, W, side=1, overwrite_b=1)
 
 
 @Profile.timed("orthogonalisation")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_a_mixed_solve_ends_in_double_precision_where_its_limits_are_tighter(tol
 def test_auto_mixes_from_a_known_tolerance_on(
     share: float, mixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     for precision in ("auto", "double"):
         result = check(DISORDERED, 6, tol=share * REACH, method="filter", precision=precision)
         assert (result.info["single_columns"] > 0) == (mixes and precision == "auto")
@@ -97,7 +98,7 @@ def test_auto_mixes_from_a_known_tolerance_on(
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
-    monkeypatch.setattr(costs, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     monkeypatch.setattr("solvers.costs.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
@@ -170,7 +171,7 @@ def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
-    monkeypatch.setattr(costs, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
     how: Any = {"which": "LA", "method": "filter", "exact": eigenvalues(A)}
     auto, mixed = (check(A, 20, precision=precision, **how) for precision in ("auto", "mixed"))
