@@ -15,7 +15,6 @@ is T and its lower part is B.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +38,7 @@ from ..blocks import (
     round_up,
     small_matrix,
     to_host,
+    vector_calls,
     width_padding,
 )
 from ..orthogonalization import orthogonalize
@@ -75,11 +75,6 @@ UNEXPECTED = 100.0
 # not converge to tol=0. With 16 true residuals are twice as large after a hundred restarts.
 DRIFT = 4.0
 LEAST = NOISE * UNIT / PLAIN_NOISE  # length of a remainder relative to ||A||: shorter ones need more care
-# Inner product, update and scaling of vectors, and the product of a matrix with one.
-VECTOR_CALLS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "d": (blas.ddot, blas.daxpy, blas.dscal, blas.dgemv),
-    "D": (blas.zdotc, blas.zaxpy, blas.zscal, blas.zgemv),
-}
 _product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the estimates
 
 
@@ -400,25 +395,6 @@ class BlockKrylov:
         end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
         self.H[:end, : self.m] = saved["H"]
-
-
-def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
-    """Return calls for vectors in the columns of a block, whose rows several processes may share.
-
-    These are dot(v, w), axpy(v, w, a) and scal(a, w) of BLAS, components(V, w) = V^H w, and
-    remove(V, c, y=w): w -= V c.
-    """
-    dot, axpy, scale, gemv = VECTOR_CALLS[like.dtype.char]
-    components = functools.partial(gemv, 1.0, trans=2 if like.dtype.kind == "c" else 1)
-    remove = functools.partial(gemv, -1.0, beta=1.0, overwrite_y=1)
-    if (layout := like.layout) is None:
-        return dot, axpy, scale, components, remove
-    return (
-        lambda v, w: layout.sum(np.array([dot(v, w)]))[0],
-        *(axpy, scale),
-        lambda V, w: layout.sum(components(V, w)),
-        remove,
-    )
 
 
 class SingleKrylov(BlockKrylov):

@@ -31,6 +31,7 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
+    VECTOR_CALLS,
     Array,
     Block,
     ColumnBlock,
@@ -39,10 +40,10 @@ from ..blocks import (
     empty_block,
     project_out,
     small_matrix,
+    vector_calls,
 )
 from ..problem import Which, ranking_key
 from .chebyshev import recorder_for
-from .krylov import VECTOR_CALLS, vector_calls
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
