@@ -34,12 +34,9 @@ from ..blocks import (
     RealArray,
     assign,
     ceil_div,
-    padded_width,
-    round_up,
     small_matrix,
     to_host,
     vector_calls,
-    width_padding,
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Counts
@@ -57,9 +54,6 @@ from ..small_matrices import (
     square,
 )
 
-# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis. So
-# do all where launches take the steps, since few others need a kernel.
-NARROW, WIDE_UNIT = 256, 64
 # Steps between looks for convergence, at least. Where their number followed from predicted times of looks, 58
 # easy and 28 harder problems took .99 to 1.01 times as long.
 PAUSE = 2
@@ -133,9 +127,7 @@ class BlockKrylov:
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
-        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
-        self._is_clear = False  # whether zeros follow [V Q] where products read them
 
     @property
     def room(self) -> int:
@@ -148,27 +140,13 @@ class BlockKrylov:
             self._views[begin, end] = self.buffer[:, self.n_locked + begin : self.n_locked + end]
         return self._views[begin, end]
 
-    def _filled(self, count: int) -> int:
-        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
-        is_wide = self.unit > 1 and (self.takes_launches or count > NARROW)
-        return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
-
-    def _filled_basis(self) -> Block:
-        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
-        end = self.m + self.w
-        filled = self._filled(end)
-        if filled > end and not self._is_clear:
-            self._clear()
-            self._is_clear = True
-        return self.columns(-self.n_locked, filled)
-
-    def _clear(self) -> None:
-        """Set the columns behind [V Q] to zero."""
-        self.columns(self.m + self.w, self.capacity)[:, :] = 0
+    def _basis(self) -> Block:
+        """Return a view of [locked V Q], and of zero columns that products read."""
+        return self.columns(-self.n_locked, self.m + self.w)
 
     def padded(self, count: int) -> int:
         """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
-        return min(padded_width(count, self.buffer), self.capacity)
+        return count
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -218,11 +196,11 @@ class BlockKrylov:
         These are the locked columns, the block that the pending one was computed from, and all later columns.
         Other components are rounding errors, removed by the second pass. After a restart all columns couple.
         """
+        end = self.n_locked + self.m + self.w
         if self.m < self.full_until:
-            return [(0, self.n_locked + self._filled(self.m + self.w))]
-        end = self.n_locked + min(round_up(self.m + self.w, self.unit), self.capacity)
+            return [(0, end)]
         begin = self.m - ceil_div(self.w, self.block_size) * self.block_size
-        return [(0, self.n_locked), (self.n_locked + begin // self.unit * self.unit, end)]
+        return [(0, self.n_locked), (self.n_locked + begin, end)]
 
     def _note(self, m: int, known: int, S: Array, R: Array) -> None:
         """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
@@ -251,7 +229,7 @@ class BlockKrylov:
         """
         filled = self.n_locked + self.m + self.w
         how: dict[str, Any] = {"scale": scale, "first": first, "rng": self.rng}
-        result = orthogonalize(block, self._filled_basis(), filled=filled, max_rank=into.shape[1], **how)
+        result = orthogonalize(block, self._basis(), filled=filled, max_rank=into.shape[1], **how)
         if into is not block:
             into[:, :] = block[:, : into.shape[1]]
         self.counts.reductions += result.reductions
@@ -271,7 +249,7 @@ class BlockKrylov:
 
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
-        self.full_until, self._is_clear = full_until, False
+        self.full_until = full_until
 
     def append(
         self, block: Block, *, keep_random: bool = False, scale: float | None = None
@@ -339,10 +317,8 @@ class BlockKrylov:
 
     def _rotate(self, C: Array) -> None:
         """Replace the first columns of [V Q] by their product with C."""
-        # On a GPU all columns, as each width takes a kernel: those behind [V Q] are finite.
-        used = self.columns(0, len(C) if self.buffer.device == "cpu" else self.capacity)
-        width = self.padded(C.shape[1])
-        used.combine(small_matrix(C, used, (used.shape[1], width)), out=used[:, :width])
+        used = self.columns(0, len(C))
+        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
@@ -542,8 +518,12 @@ def krylov_of(operator: LinearMap, buffer: Block, n_locked: int, block_size: int
     if is_single and is_double and isinstance(operator, Operator):
         kind = SingleKrylov
     elif is_queued(operator, buffer):
-        from .queued import QueuedKrylov
+        from .device_krylov import QueuedKrylov
 
         kind = QueuedKrylov
+    elif buffer.device != "cpu":
+        from .device_krylov import DeviceKrylov
+
+        kind = DeviceKrylov
     made: BlockKrylov = kind(operator, buffer, n_locked, block_size, *of)
     return made

@@ -16,6 +16,7 @@ from blockvec.errors import BreakdownError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
 from solvers.iterations import krylov
+from solvers.iterations.device_krylov import DeviceKrylov
 from solvers.problem import Counts, select
 from solvers.small_matrices import oblique, ritz_pairs
 from tests.matrices import normal, orthonormal, random_sparse
@@ -299,7 +300,8 @@ def test_copies_in_an_oblique_basis_have_a_coupling_that_is_reported() -> None:
 
 
 def test_products_beside_launched_steps_have_few_widths() -> None:
-    krylov = started(models.model("laplace2d:n=12"), 4, capacity=96)
+    buffer = BlockVector.empty(144, 96)
+    krylov = DeviceKrylov(as_operator(models.model("laplace2d:n=12")), buffer, 0, 4, None, Counts())
     krylov.unit = 4  # as on a GPU
     assert [krylov._filled(columns) for columns in (3, 20, 68)] == [4, 20, 68]
     krylov.takes_launches = True

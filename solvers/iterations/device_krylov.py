@@ -1,4 +1,4 @@
-"""Steps on a GPU that are queued without waiting for their results.
+"""Krylov decompositions on a GPU, and their steps that are queued without waiting for results.
 
 A block is divided by its Cholesky factor before the host has seen that, so that the next step can be queued
 at once. The host reads the small matrices later; if a step was not enough, this one and all that were queued
@@ -16,10 +16,13 @@ import numpy as np
 from blockvec import FactorReport, inverse_factor, start_copies
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, LinearMap, ceil_div
+from ..blocks import Array, Block, LinearMap, ceil_div, padded_width, round_up, small_matrix, width_padding
 from ..small_matrices import AMPLIFIED, ENOUGH, PLAIN_GROWTH, is_enough, square
 from .krylov import PAUSE, BlockKrylov
 
+# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis. So
+# do all where launches take the steps, since few others need a kernel.
+NARROW, WIDE_UNIT = 256, 64
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
 MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
@@ -34,7 +37,56 @@ Wait = Callable[[float], tuple[Array, "Array | None"]]
 """Maps the norm of the operator, or a lower bound, to S and R; R is None if the step was not enough."""
 
 
-class QueuedKrylov(BlockKrylov):
+class DeviceKrylov(BlockKrylov):
+    """A decomposition whose products read columns in whole units, as each width takes a kernel.
+
+    Columns behind [V Q] are finite where they are read, and zero where products add them up.
+    """
+
+    def __init__(self, operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> None:
+        super().__init__(operator, buffer, n_locked, block_size, *of)
+        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
+        self._is_clear = False  # whether zeros follow [V Q] where products read them
+
+    def _filled(self, count: int) -> int:
+        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
+        is_wide = self.unit > 1 and (self.takes_launches or count > NARROW)
+        return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
+
+    def _basis(self) -> Block:
+        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
+        end = self.m + self.w
+        filled = self._filled(end)
+        if filled > end and not self._is_clear:
+            self._clear()
+            self._is_clear = True
+        return self.columns(-self.n_locked, filled)
+
+    def _clear(self) -> None:
+        """Set the columns behind [V Q] to zero."""
+        self.columns(self.m + self.w, self.capacity)[:, :] = 0
+
+    def padded(self, count: int) -> int:
+        return min(padded_width(count, self.buffer), self.capacity)
+
+    def _window(self) -> list[tuple[int, int]]:
+        if self.m < self.full_until:
+            return [(0, self.n_locked + self._filled(self.m + self.w))]
+        locked, (begin, _) = super()._window()
+        begin = (begin - self.n_locked) // self.unit * self.unit
+        end = min(round_up(self.m + self.w, self.unit), self.capacity)
+        return [locked, (self.n_locked + begin, self.n_locked + end)]
+
+    def _changed(self, full_until: int) -> None:
+        super()._changed(full_until)
+        self._is_clear = False
+
+    def _rotate(self, C: Array) -> None:
+        used, width = self.columns(0, self.capacity), self.padded(C.shape[1])
+        used.combine(small_matrix(C, used, (self.capacity, width)), out=used[:, :width])
+
+
+class QueuedKrylov(DeviceKrylov):
     """Steps on a GPU that do not wait: one per call, or several per launch."""
 
     def __init__(self, operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> None:
@@ -71,7 +123,7 @@ class QueuedKrylov(BlockKrylov):
 
     def _queue(self) -> None:
         X, W, into = self._operands()
-        W, basis = self.operator.apply(X, out=W), self._filled_basis()
+        W, basis = self.operator.apply(X, out=W), self._basis()
         self._reports.append((self.m, self.m + self.w, queue_step(W, basis, self._window(), into)))
         self._advance(self.block_size)
         self._bound()
