@@ -245,7 +245,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
     threads = single_threaded_blas if isinstance(start, ColumnBlock) else blas_threads(op)
-    if problem.start is None and not start.shape[1]:
+    if problem.start is None:
         start = start.random_like(options.block_size, problem.rng)
     else:
         with threads:
