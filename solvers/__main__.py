@@ -23,8 +23,8 @@ from .arguments import CHOICES
 from .blocks import to_host
 from .costs import dense_rows
 from .eigsh import eigsh
-from .iterations.rayleigh_ritz import WHICH
 from .planning import plan
+from .problem import WHICH
 from .result import ConvergenceWarning, EigenResult, Interrupted, doubt, is_complete
 
 NAME = "blockvec-eigs"

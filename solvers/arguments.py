@@ -20,9 +20,8 @@ from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_on_gpu, is_ordinary, needs_threads, to_host
-from .iterations.chebyshev import Precision, can_convert
-from .iterations.rayleigh_ritz import WHICH
-from .problem import IterationState, Method, asks_for_corrections
+from .costs import can_convert
+from .problem import WHICH, IterationState, Method, Precision, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:

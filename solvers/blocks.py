@@ -8,12 +8,15 @@ blockvec and that is not public.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from blockvec import BlockVector, RowLayout, array_namespace, start_copy
 from blockvec.blocks.columns import ColumnBlock as ColumnBlock
@@ -89,12 +92,37 @@ class Operator(LinearMap, Protocol):
 PADDING = 16  # columns: widths of blocks on a GPU are multiples, since every width needs a compiled kernel
 ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 
+# Inner product, update and scaling of vectors, and the product of a matrix with one.
+VECTOR_CALLS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "d": (blas.ddot, blas.daxpy, blas.dscal, blas.dgemv),
+    "D": (blas.zdotc, blas.zaxpy, blas.zscal, blas.zgemv),
+}
+
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 
 
 def summed(layout: RowLayout | None, part: Array) -> Array:
     """Add a small array over the processes that share the rows."""
     return part if layout is None else layout.sum(part)
+
+
+def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
+    """Return calls for vectors in the columns of a block, whose rows several processes may share.
+
+    These are dot(v, w), axpy(v, w, a) and scal(a, w) of BLAS, components(V, w) = V^H w, and
+    remove(V, c, y=w): w -= V c.
+    """
+    dot, axpy, scale, gemv = VECTOR_CALLS[like.dtype.char]
+    components = functools.partial(gemv, 1.0, trans=2 if like.dtype.kind == "c" else 1)
+    remove = functools.partial(gemv, -1.0, beta=1.0, overwrite_y=1)
+    if (layout := like.layout) is None:
+        return dot, axpy, scale, components, remove
+    return (
+        lambda v, w: layout.sum(np.array([dot(v, w)]))[0],
+        *(axpy, scale),
+        lambda V, w: layout.sum(components(V, w)),
+        remove,
+    )
 
 
 def empty_block(operator: Operator) -> BlockVector:
@@ -139,14 +167,6 @@ def round_up(count: int, unit: int) -> int:
 def padded_width(width: int, like: Block) -> int:
     """Round a number of columns up to one that blocks on the device of this one have."""
     return width if like.device == "cpu" else round_up(width, PADDING)
-
-
-def bordered(C: Array, rows: int, columns: int) -> Array:
-    """Add rows and columns to a matrix, those of the identity."""
-    larger = np.eye(rows, columns, dtype=C.dtype)
-    larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
-    larger[: C.shape[0], : C.shape[1]] = C
-    return larger
 
 
 def whole_ranges(count: int, width: int, like: Block) -> list[tuple[int, int]]:
@@ -215,8 +235,13 @@ def column_factors(values: RealArray, block: Block) -> Array:
     return factors
 
 
-def small_matrix(C: Array, block: Block) -> Array:
-    """Copy a small matrix to a block's type and device."""
+def small_matrix(C: Array, block: Block, shape: tuple[int, int] | None = None) -> Array:
+    """Copy a small matrix to a block's type and device, filled up to a shape by rows of the identity."""
+    if shape is not None and shape != C.shape:
+        larger = np.eye(*shape, dtype=C.dtype)
+        larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
+        larger[: C.shape[0], : C.shape[1]] = C
+        C = larger
     copied: Array = array_namespace(block.array).asarray(np.ascontiguousarray(C.astype(block.dtype)))
     return copied
 

@@ -19,9 +19,8 @@ from blockvec.system.scalars import plain
 from . import arguments
 from .blocks import column_factors, is_explicit, to_host
 from .costs import Rival, dense_is_faster, fits_dense, is_dense, is_full
-from .iterations.rayleigh_ritz import Selection, Tolerance
 from .planning import Plan, placed, plan_of, warn_of_processes
-from .problem import Problem, asks_for_corrections
+from .problem import Problem, Selection, Tolerance, asks_for_corrections
 from .result import EigenResult, SingularError
 from .runtime.processes import processes_of, shares, split
 from .sizes import SHORT_ROWS

@@ -51,6 +51,7 @@ class Rates:
     call_s: float  # least time of a product with a block
     column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
     byte_s: float  # per byte that a product moves
+    mixed_s: float  # least time of a product whose time is that of memory: single precision saves some
     vector_passes: float  # reads and writes of a block per product
     basis_passes: float  # the same of the basis per step: twice for projections, twice again
     queued_s: float  # least time of a step that a call queues with others, in the place of STEP_S
@@ -63,6 +64,7 @@ HOST = Rates(
     call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
     column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
+    mixed_s=3e-3,  # two cores, 64 000 rows: it saved none, with operands in caches
     vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
     basis_passes=6,  # the same: four, at two thirds of the throughput of products
     queued_s=0,  # there is no queue
@@ -80,6 +82,7 @@ GPU = Rates(
     call_s=2e-5,  # H100, few rows
     column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
+    mixed_s=2e-5,  # H100, six matrices from here to ten times that: it saved 8 to 43 per cent
     vector_passes=3.5,  # H100: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows
     basis_passes=4,  # the same
     queued_s=6e-5,  # H100, few rows
@@ -156,17 +159,12 @@ def is_full(operator: Operator) -> bool:
     return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
 
 
-def product_bytes(operator: Operator, columns: int) -> float:
-    """Count the bytes that a product with a block moves; a function moves the block only."""
-    n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
-    dense = n * n * size if is_dense(operator) else 0
-    vectors = rates(operator.device).vector_passes * n * columns * size
-    return (dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors
-
-
 def product_s(operator: Operator, columns: int) -> float:
-    """Predict the seconds of a product with a block, without its call."""
-    return rates(operator.device).byte_s * product_bytes(operator, columns)
+    """Predict the seconds of a product with a block, without its call; a function moves the block only."""
+    n, size, nnz = operator.shape[0], operator.dtype.itemsize, getattr(operator, "nnz", None)
+    rate, dense = rates(operator.device), n * n * size if is_dense(operator) else 0
+    vectors = rate.vector_passes * n * columns * size
+    return rate.byte_s * ((dense if nnz is None else int(nnz) * (size + INDEX_BYTES)) + vectors)
 
 
 def recurrence_s(operator: Operator, columns: int) -> float:
@@ -196,6 +194,43 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
     else:
         own_s = step_s(op.device, problem.n, size, columns, basis)
     return rate.call_s + product_s(op, columns) + own_s / options.degree
+
+
+# Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
+# with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
+PAYING_DEGREE = 8
+MAX_DEGREE = 64
+SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
+
+
+def choose_degree(operator: Any, block_size: int, basis: int, itemsize: int | None = None) -> int:
+    """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
+
+    `basis` is the mean number of vectors that a step orthogonalises against, and `itemsize` the size of their
+    elements in bytes, by default that of the operator's.
+    """
+    if getattr(operator, "nnz", None) is None:
+        return 1
+    n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
+    orthogonalising_s = step_s(operator.device, n, size, block_size, basis)
+    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), MAX_DEGREE))
+
+
+def can_convert(operator: Operator) -> bool:
+    """Check whether an operator is a matrix in double precision whose entries can be converted."""
+    return operator.dtype.char in SINGLE and hasattr(operator, "converted")
+
+
+def copy_bytes(operator: Operator, block_size: int) -> int:
+    """Count the bytes of a copy in single precision, and of the blocks that it is applied to, per process.
+
+    On a GPU the kernels may take the matrix in a form of its own, with other indices.
+    """
+    size = SINGLE[operator.dtype.char].itemsize
+    entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
+    stored: int = getattr(operator, "n_stored", getattr(operator, "nnz", 0))
+    processes = 1 if operator.layout is None else operator.layout.size
+    return (stored * entry + 2 * operator.shape[0] * block_size * size) // processes
 
 
 def dense_s(device: str, n: int) -> float:

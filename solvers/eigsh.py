@@ -17,8 +17,8 @@ from .runtime.progress import logger
 Which = Literal["LM", "LA", "SA", "BE", "SM"]
 
 if TYPE_CHECKING:
-    from .iterations.chebyshev import Precision
     from .iterations.correction import JacobiDavidsonOptions
+    from .problem import Precision
 
 
 @overload

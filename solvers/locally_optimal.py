@@ -15,9 +15,9 @@ from blockvec.interchange import ArrayKind, is_function
 from .arguments import Options, blas_threads, integer, natively
 from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
 from .eigsh import eigsh
-from .iterations.rayleigh_ritz import ritz_pairs
 from .orthogonalization import orthogonalize
 from .sizes import SHORT_ROWS
+from .small_matrices import ritz_pairs
 
 ITERATIONS = 20  # the default of SciPy
 DENSE = 5  # rows per column, below which a dense problem is solved, as in SciPy

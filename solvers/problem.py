@@ -1,4 +1,4 @@
-"""The records of a solve: the problem, the options of an iteration, its costs and its state."""
+"""The records of a solve: the problem, the limits and the order of values, sizes, costs and states."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import BlockVector
 from blockvec.system.frozen import frozen
-from blockvec.system.scalars import plain
 
 from .blocks import Block, Operator, RealArray, times
-from .iterations.chebyshev import Precision
-from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -27,6 +25,10 @@ if TYPE_CHECKING:
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
+Precision = Literal["auto", "double", "mixed"]  # of filters
+Which = Literal["LA", "SA", "LM"]
+Selection = Literal["LA", "SA", "LM", "BE"]
+WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 Stop = Literal[
     "converged",
     "maxiter",
@@ -39,6 +41,13 @@ Stop = Literal[
     "inexact",  # errors of OPinv limit residuals
 ]
 STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve
+
+FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
+SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
+# Share of the limits of true residuals up to which values are computed, and left out of what follows.
+# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
+# vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 
 
 class Verification(Enum):
@@ -60,14 +69,87 @@ class Verification(Enum):
         return max(self, other, key=list(Verification).index)
 
 
+@frozen
+class Tolerance:
+    """Convergence criterion: a limit of the residual norm ||A x - theta x|| for ||x|| = 1.
+
+    `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute; zero means the rounding floor. `unit`
+    is the unit roundoff of the working precision, `rounding` a bound of the errors of products with A per
+    ||x||: that of a row grows with its length.
+    """
+
+    tol: float
+    convergence: Literal["value", "norm", "absolute"]
+    unit: float
+    rounding: float = 0.0
+
+    def limits(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute the residual limit per value from (an estimate of) ||A||."""
+        floor = self.floor(theta, norm)
+        if self.convergence == "absolute":
+            return np.maximum(self.tol, floor)
+        return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
+
+    def margins(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute by how much another value must be more wanted than one of these to displace it."""
+        return self.limits(theta, norm)
+
+    def floor(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute the rounding floor: 100 u (||A|| + abs(theta)), that of products if it is larger."""
+        floor: RealArray = np.maximum(FLOOR * self.unit * (norm + np.abs(theta)), self.rounding)
+        return floor
+
+
+def ranking_key(theta: Any, which: Which) -> Any:
+    """Compute the ranking key of values: larger for more wanted ones."""
+    if which == "LA":
+        return theta
+    return -theta if which == "SA" else np.abs(theta)
+
+
+def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
+    """Sort values by ranking key, descending; for "BE" alternately from both ends. Return indices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [select(np.array([-3.0, 1.0, 2.0]), which).tolist() for which in ("LM", "BE")]
+    [[0, 2, 1], [2, 0, 1]]
+    """
+    if which == "BE":
+        rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
+        return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
+    return np.argsort(-ranking_key(theta, which), kind="stable")
+
+
+def split_outliers(
+    theta: RealArray, residuals: RealArray, limits: RealArray, which: Which
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Find the computed values that are further from all others than these are from each other.
+
+    Returns the indices of both, ascending; of none of the first if they are not far out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta = np.array([1.8, 1.9, 2.0, 8.9, 9.0])
+    >>> split_outliers(theta, np.zeros(5), np.ones(5), "LA")[0].tolist()
+    [3, 4]
+    """
+    order, most, outside = select(theta, which), 1.0, 0
+    keys, residuals = ranking_key(theta, which)[order], residuals[order]
+    computed = int(np.argmin(np.append(residuals <= COMPUTED * limits[order], False)))
+    for count in range(1, min(computed, len(keys) - 2) + 1):
+        gap, rest = float(keys[count - 1] - keys[count]), keys[count:]
+        spread = max(float(rest[0] - rest[-1]), float(residuals[count:].max()))
+        if gap > most * spread:
+            most, outside = gap / spread if spread else np.inf, count
+    return np.sort(order[:outside]), np.sort(order[outside:])
+
+
 def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> bool:
     """Check whether options ask for Jacobi-Davidson, by name or by an option that only it has."""
     return method == "jd" or preconditioner is not None or jd_options is not None
-
-
-def stops(callback: Callable[[IterationState], object] | None, state: IterationState) -> bool:
-    """Call the callback of a solve, if there is one; return whether its result is True, NumPy's included."""
-    return callback is not None and plain(callback(state)) is True
 
 
 def excess(residuals: RealArray, limits: RealArray) -> RealArray:
@@ -108,8 +190,6 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
-        if exponent == 0:
-            return self
         names = ("eigenvalues", "residuals", "limits")
         return replace(self, **{name: times(getattr(self, name), exponent) for name in names})
 

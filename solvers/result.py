@@ -19,9 +19,19 @@ from blockvec.interchange import native
 from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
-from .iterations.rayleigh_ritz import SAME_VALUE, clusters
-from .problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, Verify, excess
+from .problem import (
+    SAME_VALUE,
+    Counts,
+    IterationOptions,
+    IterationState,
+    Problem,
+    Stop,
+    Verification,
+    Verify,
+    excess,
+)
 from .runtime.processes import delivered
+from .small_matrices import clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -298,7 +308,7 @@ def result_of(
     order = np.argsort(theta, kind="stable")
     theta, residuals, limits = theta[order], residuals[order], limits[order]
     vectors = delivered(columns_of(X.array, order), problem.operator.layout)
-    states = [state.times(problem.exponent) for state in history]
+    states = [state.times(problem.exponent) for state in history] if problem.exponent else list(history)
     return EigenResult.from_pairs(theta, vectors, residuals, limits, verified, info, states)
 
 

@@ -15,8 +15,22 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import ceil_div, round_up
-from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense, is_dense, require_memory
-from .iterations import chebyshev
+from .costs import (
+    INDEX_BYTES,
+    PAYING_DEGREE,
+    Rival,
+    call_s,
+    can_convert,
+    choose_degree,
+    copy_bytes,
+    dense_is_faster,
+    dense_s,
+    fits_dense,
+    is_dense,
+    product_s,
+    rates,
+    require_memory,
+)
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.progress import logger
 from .stages.dense import dense_bytes
@@ -33,6 +47,12 @@ SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are colum
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
 # the time and a third of the columns of 82, on a sheet of graphene the same.
 WINDOW_BASIS = 256  # vectors
+PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else `WIDTH`
+
+
+def filter_width(k: int) -> int:
+    """Return the least number of columns of a filter's block, for which it reads the matrix once."""
+    return min(k, PAIR) if k <= FEW_PAIRS else WIDTH
 
 
 def choose_options(problem: Problem) -> IterationOptions:
@@ -67,9 +87,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         method, why = "filter", "precision='mixed' asks for it"
     if method != "auto" and method != "filter":
         return method, 1, why
-    degree = chebyshev.choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
+    degree = choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
     if method == "filter":
-        return method, max(degree, chebyshev.PAYING_DEGREE), why
+        return method, max(degree, PAYING_DEGREE), why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
@@ -77,9 +97,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         return "dense", 1, dense
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
-    if degree < chebyshev.PAYING_DEGREE and problem.has_costly_steps:
+    if degree < PAYING_DEGREE and problem.has_costly_steps:
         return "lanczos", 1, "each step is a solve"
-    if degree < chebyshev.PAYING_DEGREE:
+    if degree < PAYING_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
@@ -110,8 +130,8 @@ def outpaced(
         lapack_s = dense_s(op.device, n)
         lapack_s = lapack_s if problem.may_be_dense else PATIENCE * (lapack_s + 1)
         most_s = share * max(lapack_s, each_s * n / b)
-    width = chebyshev.filter_width(problem.k) if b == 1 and options.method == "filter" else b
-    block_s = call_s(problem, options, max(width, chebyshev.PAIR))
+    width = filter_width(problem.k) if b == 1 and options.method == "filter" else b
+    block_s = call_s(problem, options, max(width, PAIR))
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
@@ -133,7 +153,7 @@ def _width_of_steps(problem: Problem) -> int:
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-    is_plain = problem.start_width <= chebyshev.PAIR and not filters
+    is_plain = problem.start_width <= PAIR and not filters
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
     b = 2 * WIDTH if k >= 2 * WIDTH and is_cheap else WIDTH if k >= WIDTH else WIDTH // 2
     if problem.has_costly_steps and op.device == "cpu" and is_plain:
@@ -142,7 +162,7 @@ def _width_of_steps(problem: Problem) -> int:
         return b
     if is_plain and problem.locked is None:
         return 1
-    return min(k, chebyshev.PAIR) if is_plain and k <= chebyshev.FEW_PAIRS else min(b, WIDTH)
+    return min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, WIDTH)
 
 
 def _width_of_corrections(problem: Problem) -> int:
@@ -230,10 +250,10 @@ def completed(problem: Problem, options: IterationOptions) -> IterationOptions:
     op, b, precision = problem.operator, options.block_size, problem.precision
     needed, remedy = basis_bytes(problem, options), "lower ncv or k"
     purpose = f"a basis of ncv = {options.ncv} vectors"
-    mixes = options.method == "filter" and precision != "double" and chebyshev.can_convert(op)
-    mixes = mixes and (precision == "mixed" or chebyshev.saves_time(op, b))
+    mixes = options.method == "filter" and precision != "double" and can_convert(op)
+    mixes = mixes and (precision == "mixed" or product_s(op, b) >= rates(op.device).mixed_s)
     if mixes:
-        needed += chebyshev.copy_bytes(op, b)
+        needed += copy_bytes(op, b)
         purpose += " and a copy of A in single precision"
         remedy += ", or use precision='double'"
     require_memory(op, needed, purpose, remedy)

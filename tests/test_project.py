@@ -230,7 +230,7 @@ blockvec.kernels.dense blockvec.kernels.sparse
 blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.models.lattice
 blockvec.parallel.files blockvec.operators.distributed blockvec.operators.partition
 solvers.counting solvers.factorization solvers.stages.window solvers.stages.interval solvers.linear
-solvers.iterations.jacobi_davidson solvers.iterations.correction
+solvers.iterations.device_krylov solvers.iterations.jacobi_davidson solvers.iterations.correction
 solvers.orthogonalization.decomposition solvers.replacement
 solvers.stages.end solvers.stages.shift_invert solvers.transform.penalties
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map

@@ -25,7 +25,7 @@ from blockvec.system.frozen import frozen
 from ..arguments import check_shape, on_host
 from ..blocks import RealArray
 from ..costs import fits_dense
-from ..iterations.rayleigh_ritz import FLOOR, Selection
+from ..problem import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
 from .gram import congruent, gram_factor
 from .shifted import FURTHER, MOVES

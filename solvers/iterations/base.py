@@ -20,13 +20,13 @@ from typing import Any, cast
 import numpy as np
 
 from blockvec import __version__, precompiled, start_copies
+from blockvec.system.scalars import plain
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
-from ..problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, stops
+from ..problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, Which
 from ..result import EigenResult, result_of
 from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
-from .rayleigh_ritz import Which
 from .verification import Search
 
 BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop
@@ -88,8 +88,11 @@ class Run:
         layout = self.operator.layout
         if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
             logger.info(describe(state))
-        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
-        is_over = bool(same_values(layout, is_over, state.eigenvalues))
+        callback, is_over = self.problem.callback, False
+        if callback is not None:
+            is_over = plain(callback(state.times(self.problem.exponent))) is True  # NumPy's included
+        if layout is not None:
+            is_over = bool(same_values(layout, is_over, state.eigenvalues))
         return reason or ("callback" if is_over else "")
 
     def _resumed(self) -> bool:

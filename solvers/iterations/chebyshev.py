@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,22 +27,17 @@ from blockvec import BlockVector, Recorder
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
-from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
+from ..costs import SINGLE
 from ..functions.recurrence import Recurrence
+from ..problem import Which
 from ..runtime.processes import everywhere
-from .rayleigh_ritz import Which
 
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
-# Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
-# with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
-PAYING_DEGREE = 8
-MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
 LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
-PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
@@ -85,24 +80,6 @@ class Filter(NamedTuple):
         return LEAST_GROWTH * self.degree / self.growth(last)
 
 
-def filter_width(k: int) -> int:
-    """Return the least number of columns of a filter's block, for which it reads the matrix once."""
-    return min(k, PAIR) if k <= FEW_PAIRS else 2 * PAIR
-
-
-def choose_degree(operator: Any, block_size: int, basis: int, itemsize: int | None = None) -> int:
-    """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
-
-    `basis` is the mean number of vectors that a step orthogonalises against, and `itemsize` the size of their
-    elements in bytes, by default that of the operator's.
-    """
-    if getattr(operator, "nnz", None) is None:
-        return 1
-    n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
-    orthogonalising_s = step_s(operator.device, n, size, block_size, basis)
-    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), MAX_DEGREE))
-
-
 def design_filter(
     values: tuple[float, float, float, float],
     which: Which,
@@ -142,16 +119,10 @@ def design_filter(
     return None if degree < least else Filter(edge - 2 * half_width, edge, degree, which)
 
 
-Precision = Literal["auto", "double", "mixed"]
-
-SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
 UNIT = float(np.finfo(np.float32).eps) / 2
 # Residuals of the decomposition, without the errors of its products, down to which it is continued, and from
 # which limit "auto" mixes; in units of ||A||, in which those errors are 3e-8 to 1e-7.
 REACH = 3e-9
-# Bytes per product from which single precision saves time. On two cores it saved none up to 64 000 rows, with
-# operands in caches. On an H100 it saved 8 to 43 per cent of six solves with 9e7 to 9e8 bytes.
-HOST_BYTES, DEVICE_BYTES = 3e7, 8e7
 MOST_DAMPING = 1e3  # of these errors by the last filter, in double precision: others are no smaller
 
 
@@ -163,32 +134,6 @@ def single_copy(operator: Operator, norm: float) -> tuple[Operator, float]:
     factor = math.ldexp(1.0, -math.frexp(norm)[1])
     copy = operator.converted(SINGLE[operator.dtype.char], factor)  # type: ignore[attr-defined]
     return cast(Operator, copy), factor
-
-
-def can_convert(operator: Operator) -> bool:
-    """Check whether an operator is a matrix in double precision whose entries can be converted."""
-    return operator.dtype.char in SINGLE and hasattr(operator, "converted")
-
-
-def copy_bytes(operator: Operator, block_size: int) -> int:
-    """Count the bytes of a copy in single precision, and of the blocks that it is applied to, per process.
-
-    On a GPU the kernels may take the matrix in a form of its own, with other indices.
-    """
-    size = SINGLE[operator.dtype.char].itemsize
-    entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
-    stored: int = getattr(operator, "n_stored", getattr(operator, "nnz", 0))
-    processes = 1 if operator.layout is None else operator.layout.size
-    return (stored * entry + 2 * operator.shape[0] * block_size * size) // processes
-
-
-def saves_time(operator: Operator, block_size: int) -> bool:
-    """Check whether the time of products with a block is that of memory, and not of caches or calls.
-
-    This does not depend on the number of processes: another number can resume from a checkpoint.
-    """
-    least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
-    return product_bytes(operator, block_size) >= least
 
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule

@@ -36,28 +36,25 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, LinearMap, Operator
-from ..problem import IterationOptions, IterationState, Problem, excess
+from ..costs import PAYING_DEGREE, choose_degree
+from ..problem import IterationOptions, IterationState, Problem, excess, ranking_key, select, split_outliers
 from ..result import EigenResult
+from ..sizes import filter_width
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
     MOST_DAMPING,
-    PAYING_DEGREE,
     REACH,
     UNIT,
     ChebyshevOperator,
     Filter,
     FoldedOperator,
-    choose_degree,
     design_filter,
-    filter_width,
     recorder_for,
     single_copy,
 )
-from .krylov import Ritz
+from .krylov import Ritz, krylov_of
 from .lanczos import ThickRestart
-from .rayleigh_ritz import ranking_key, select, split_outliers
-from .steps import krylov_of
 
 Values = tuple[float, float, float, float]  # ranking keys of first and last wanted value, edge and far end
 

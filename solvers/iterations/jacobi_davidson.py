@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, pick, side_by_side, small_matrix, to_host
-from ..orthogonalization.factors import gram_root
-from ..problem import Counts, IterationOptions, IterationState, Problem, excess
+from ..costs import choose_degree
+from ..problem import FLOOR, Counts, IterationOptions, IterationState, Problem, Tolerance, excess, ranking_key
 from ..sizes import choose_options, outpaced
+from ..small_matrices import gram_root
 from .base import Iteration
-from .chebyshev import FoldedOperator, choose_degree
+from .chebyshev import FoldedOperator
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .lanczos import KEPT
-from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace
 from .verification import MIN_SEARCH, Search
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
-from blockvec import Profile
+from blockvec import Operator, Profile
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
@@ -32,25 +33,43 @@ from ..blocks import (
     LinearMap,
     RealArray,
     assign,
-    bordered,
     ceil_div,
-    padded_width,
-    round_up,
     small_matrix,
     to_host,
-    width_padding,
+    vector_calls,
 )
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import gram_root, square
 from ..problem import Counts
-from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
+from ..runtime.processes import everywhere
+from ..small_matrices import (
+    MOST_OBLIQUE,
+    NOISE,
+    PLAIN_NOISE,
+    SAME_RITZ_VALUE,
+    UNIT,
+    gram_root,
+    oblique,
+    ritz_pairs,
+    separate_copies,
+    square,
+)
 
-# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis. So
-# do all where launches take the steps, since few others need a kernel.
-NARROW, WIDE_UNIT = 256, 64
 # Steps between looks for convergence, at least. Where their number followed from predicted times of looks, 58
 # easy and 28 harder problems took .99 to 1.01 times as long.
 PAUSE = 2
+# Permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to rounding, and
+# a last Rayleigh-Ritz step makes vectors orthonormal. With full orthogonalisation of each vector 19 problems
+# take 1.09 times as long in the mean, one with 12 000 rows 1.55 times.
+LOSS = MOST_OBLIQUE
+# Ratio of inner products to estimates, or of couplings of Ritz vectors to rounding errors of A, that shows
+# those to be wrong: the projected matrix, its norm and all limits that follow from it would be, too.
+UNEXPECTED = 100.0
+# Asymmetry of a projected matrix, in eps ||A||, that may come from rounding errors of earlier restarts. It is
+# averaged, which damps them: a correction preserves them, and 7 of 12 solves with two columns per restart did
+# not converge to tol=0. With 16 true residuals are twice as large after a hundred restarts.
+DRIFT = 4.0
+LEAST = NOISE * UNIT / PLAIN_NOISE  # length of a remainder relative to ||A||: shorter ones need more care
+_product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the estimates
 
 
 @frozen
@@ -68,7 +87,7 @@ class BlockKrylov:
 
     The operator is A or a polynomial of A of a degree, in single precision if `is_mixed`. The first
     `n_locked` columns of the buffer are orthonormal or zero. Steps of this class assume nothing; `krylov_of`
-    in `steps` chooses those of other classes where they are possible.
+    chooses those of other classes where they are possible.
 
     References
     ----------
@@ -82,6 +101,9 @@ class BlockKrylov:
     may_lose = False  # whether steps may leave vectors less than orthogonal
     takes_launches = False  # whether few calls queue several steps, in less time than a look at them
     pause = PAUSE
+    # Of those that take launches:
+    begin_ahead: Callable[[int], None]  # queues steps while the host looks at the decomposition
+    withdraw: Callable[[int], None]  # drops columns that queued steps append behind the first m of V
     _scratch: tuple[Block, Block] | None = None
 
     def __init__(
@@ -105,9 +127,7 @@ class BlockKrylov:
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
-        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
-        self._is_clear = False  # whether zeros follow [V Q] where products read them
 
     @property
     def room(self) -> int:
@@ -120,27 +140,13 @@ class BlockKrylov:
             self._views[begin, end] = self.buffer[:, self.n_locked + begin : self.n_locked + end]
         return self._views[begin, end]
 
-    def _filled(self, count: int) -> int:
-        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
-        is_wide = self.unit > 1 and (self.takes_launches or count > NARROW)
-        return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
-
-    def _filled_basis(self) -> Block:
-        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
-        end = self.m + self.w
-        filled = self._filled(end)
-        if filled > end and not self._is_clear:
-            self._clear()
-            self._is_clear = True
-        return self.columns(-self.n_locked, filled)
-
-    def _clear(self) -> None:
-        """Set the columns behind [V Q] to zero."""
-        self.columns(self.m + self.w, self.capacity)[:, :] = 0
+    def _basis(self) -> Block:
+        """Return a view of [locked V Q], and of zero columns that products read."""
+        return self.columns(-self.n_locked, self.m + self.w)
 
     def padded(self, count: int) -> int:
         """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
-        return min(padded_width(count, self.buffer), self.capacity)
+        return count
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -160,12 +166,6 @@ class BlockKrylov:
         Repeats with all care the first one that was not enough, and returns False then.
         """
         return True
-
-    def begin_ahead(self, steps: int) -> None:
-        """Queue steps while the host looks at the decomposition, where launches take them."""
-
-    def withdraw(self, m: int) -> None:
-        """Drop columns that queued steps append behind the first m of V."""
 
     def _take_carefully(self) -> Array:
         """Take a careful step; return the factor of its new block."""
@@ -196,11 +196,11 @@ class BlockKrylov:
         These are the locked columns, the block that the pending one was computed from, and all later columns.
         Other components are rounding errors, removed by the second pass. After a restart all columns couple.
         """
+        end = self.n_locked + self.m + self.w
         if self.m < self.full_until:
-            return [(0, self.n_locked + self._filled(self.m + self.w))]
-        end = self.n_locked + min(round_up(self.m + self.w, self.unit), self.capacity)
+            return [(0, end)]
         begin = self.m - ceil_div(self.w, self.block_size) * self.block_size
-        return [(0, self.n_locked), (self.n_locked + begin // self.unit * self.unit, end)]
+        return [(0, self.n_locked), (self.n_locked + begin, end)]
 
     def _note(self, m: int, known: int, S: Array, R: Array) -> None:
         """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
@@ -229,7 +229,7 @@ class BlockKrylov:
         """
         filled = self.n_locked + self.m + self.w
         how: dict[str, Any] = {"scale": scale, "first": first, "rng": self.rng}
-        result = orthogonalize(block, self._filled_basis(), filled=filled, max_rank=into.shape[1], **how)
+        result = orthogonalize(block, self._basis(), filled=filled, max_rank=into.shape[1], **how)
         if into is not block:
             into[:, :] = block[:, : into.shape[1]]
         self.counts.reductions += result.reductions
@@ -249,7 +249,7 @@ class BlockKrylov:
 
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
-        self.full_until, self._is_clear = full_until, False
+        self.full_until = full_until
 
     def append(
         self, block: Block, *, keep_random: bool = False, scale: float | None = None
@@ -317,15 +317,13 @@ class BlockKrylov:
 
     def _rotate(self, C: Array) -> None:
         """Replace the first columns of [V Q] by their product with C."""
-        # On a GPU all columns, as each width takes a kernel: those behind [V Q] are finite.
-        used = self.columns(0, len(C) if self.buffer.device == "cpu" else self.capacity)
-        C = bordered(C, used.shape[1], self.padded(C.shape[1]))
+        used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
         used = self.columns(0, self.padded(len(C)))
-        return used.combine(small_matrix(bordered(C, used.shape[1], C.shape[1]), used))
+        return used.combine(small_matrix(C, used, (used.shape[1], C.shape[1])))
 
     def truncate(self, count: int, defect: float) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
@@ -373,3 +371,159 @@ class BlockKrylov:
         end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
         self.H[:end, : self.m] = saved["H"]
+
+
+class SingleKrylov(BlockKrylov):
+    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of the buffer.
+
+    What remains of A v_j is projected on all vectors, or only where it may have lost more orthogonality than
+    is permitted: that is estimated once two successive vectors have been projected.
+    """
+
+    takes_single_columns = True
+    may_lose = True  # orthogonality
+
+    def __init__(self, operator: Operator, buffer: ColumnBlock, *of: Any) -> None:
+        super().__init__(operator, buffer, *of)
+        c, self._array = self.capacity, buffer.array
+        self._add = operator.vector_adder(is_hermitian=True)  # (x, y): y += A x
+        self._vectors = [self._array[:, j] for j in range(c)]
+        self._dot, self._axpy, self._scale, self._components, self._remove = vector_calls(buffer)
+        self._rounding = UNIT * math.sqrt(buffer.n_global)
+        self._successive = 0  # steps since the decomposition was changed, or since one needed more care
+        self._again = False  # whether the next vector is projected on all others, too
+        # Estimated inner products of two successive vectors with all, the number of the second one, and of
+        # the vectors that may have the defect.
+        self._now, self._before, self._estimated, self._kept = np.zeros(c), np.zeros(c), -1, 0
+        self._T = np.zeros((c, c), order="F")  # where they are estimated
+
+    def _changed(self, full_until: int) -> None:
+        super()._changed(full_until)
+        self._successive, self._again, self._estimated = 0, False, -1
+
+    @Profile.timed("orthogonalisation")
+    def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
+        begin, end = self.m, min(max(until, self.m + 1), self.capacity - 1, self.m + self.room)
+        while self.w == 1 and self.m < end and self._step():
+            self.m += 1
+            self._successive += 1
+            if stop():
+                break
+        self.counts.apply(1, self.m - begin)
+        if self.m == begin:
+            self._successive, self._again, self._estimated = 0, False, -1
+            self._take_carefully()
+            self._successive = 1
+
+    def _step(self) -> bool:
+        """Compute v_(m+1) and column m of H by a few calls of BLAS; return False if that needs more care."""
+        m, H, dot, components = self.m, self.H, self._dot, self._components
+        v, w, V = self._vectors[m], self._vectors[m + 1], self._array[:, : m + 1]
+        is_estimated = self.may_lose and self._successive >= 2
+        expected = math.inf  # largest inner product with v_0 to v_m
+        if m < self.full_until:
+            w.fill(0)
+            self._add(v, w)
+            H[: m + 1, m] = near = components(V, w)
+            self._remove(V, near, y=w)
+            taken = square(near)
+        else:
+            beta = H[m, m - 1].real
+            np.multiply(self._vectors[m - 1], -beta, out=w)
+            self._add(v, w)
+            H[m, m] = alpha = dot(v, w).real
+            H[m - 1, m] = beta
+            self._axpy(v, w, a=-alpha)
+            taken = alpha * alpha + beta * beta
+            if is_estimated:
+                rest = math.sqrt(dot(w, w).real)
+                if not rest > LEAST * self.norm:
+                    return False
+                expected = self._estimate(alpha, beta, rest)
+        if self._again or not expected <= LOSS:
+            part = components(V, w)
+            if is_estimated and not np.abs(part).max() <= UNEXPECTED * max(expected, LOSS) * rest:
+                self.reorthonormalize()  # the vectors have lost more than is permitted
+                return False
+            self._remove(V, part, y=w)
+            whole, again = dot(w, w).real, square(part)
+            self.norm = max(self.norm, math.sqrt(whole + again + taken))
+            if not again <= whole > (LEAST * self.norm) ** 2:
+                return False
+            rest = math.sqrt(whole)
+            H[: m + 1, m] += part
+            self._now[: m + 1] = self._rounding
+            self._again = not self._again
+            self.counts.reductions += 1
+        self._scale(1 / rest, w)
+        H[m + 1, m] = rest
+        self.counts.reductions += 2
+        return True
+
+    def _estimate(self, alpha: float, beta: float, rest: float) -> float:
+        """Estimate the inner products of v_(m+1), whose length was `rest`; return the largest magnitude."""
+        m, T = self.m, self._T
+        if self._estimated != m:
+            T[...] = 0
+            T[: m + 1, :m] = self.H[: m + 1, :m].real
+            self._kept = max(m - 2, 0)
+            for products, j in ((self._before, m - 1), (self._now, m)):
+                products[:] = 0
+                products[:j] = self._rounding
+                products[j] = 1.0
+        # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
+        T[m, m], T[m - 1, m] = alpha, beta
+        T[m, m - 1] = beta
+        now, later, noise = self._now, self._before, self._rounding * max(self.norm / rest, 1.0)
+        _product(1 / rest, T, now, -beta / rest, later, trans=1, overwrite_y=1)
+        _update(now, later, a=-alpha / rest)
+        np.add(later, noise, out=later)
+        if self.defect:
+            later[: self._kept] += self.defect / rest
+        later[m] = noise
+        later[m + 1 :] = 0.0
+        largest = abs(float(later[_largest(later)]))
+        later[m + 1] = 1.0
+        self._now, self._before, self._estimated = later, now, m + 1
+        return largest
+
+    def _eigenpairs(self, m: int) -> tuple[RealArray, Array]:
+        """Compute eigenvalues and eigenvectors of a T that is Hermitian up to the loss of orthogonality."""
+        T = self.H[:m, :m]
+        theta, Y = ritz_pairs(T)
+        if not self.may_lose:
+            return theta, Y
+        rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
+        Y, coupling = oblique(T, theta, Y, DRIFT * rounding)
+        if coupling > UNEXPECTED * max(rounding, self.defect):
+            self.reorthonormalize()  # which makes T Hermitian
+            theta, Y = ritz_pairs(T)
+        return theta, Y
+
+
+def is_queued(operator: LinearMap, buffer: Block) -> bool:
+    """Check whether steps are queued without waiting: those on a device whose products are no solves.
+
+    After a step that was not enough the next ones work on noise, at which solves may fail.
+    """
+    may_be = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
+    return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), may_be)
+
+
+def krylov_of(operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> BlockKrylov:
+    """Make the decomposition whose steps suit an operator and a buffer; arguments are those of the class."""
+    kind: Any = BlockKrylov
+    is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
+    is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
+    if is_single and is_double and isinstance(operator, Operator):
+        kind = SingleKrylov
+    elif is_queued(operator, buffer):
+        from .device_krylov import QueuedKrylov
+
+        kind = QueuedKrylov
+    elif buffer.device != "cpu":
+        from .device_krylov import DeviceKrylov
+
+        kind = DeviceKrylov
+    made: BlockKrylov = kind(operator, buffer, n_locked, block_size, *of)
+    return made

@@ -13,7 +13,6 @@ from ..blocks import (
     Block,
     RealArray,
     apply_in_ranges,
-    bordered,
     ceil_div,
     column_factors,
     project_out,
@@ -21,13 +20,11 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..orthogonalization.factors import gram_root
-from ..problem import IterationOptions, Problem, excess
+from ..problem import IterationOptions, Problem, excess, ranking_key, select
+from ..small_matrices import SAME_RITZ_VALUE, clusters, gram_root, ritz_pairs, separate_copies
 from .base import Iteration
 from .chebyshev import Filter
-from .krylov import Ritz
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .steps import krylov_of
+from .krylov import Ritz, krylov_of
 from .verification import MIN_SEARCH, Search
 
 # Share of the basis beyond the wanted vectors that a restart keeps. With PRIMME's 0.4 Jacobi-Davidson takes
@@ -154,10 +151,12 @@ class ThickRestart(Iteration):
             # A missed copy may be among the columns that were pending at the beginning of the cycle.
             if krylov.m >= queued and self.counts.operator_columns >= self.next_look:
                 m = krylov.m
-                krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
+                if krylov.takes_launches:
+                    krylov.begin_ahead(krylov.pause)  # which a GPU takes meanwhile
                 self.seen = krylov.ritz(m)
                 if self._look(self.seen) <= 1:
-                    krylov.withdraw(len(self.seen.theta))
+                    if krylov.takes_launches:
+                        krylov.withdraw(len(self.seen.theta))
                     break
         return ""
 
@@ -248,7 +247,7 @@ class ThickRestart(Iteration):
         order = select(theta, self.which) if distinct else np.arange(count)
         theta, Y = theta[order], Y[:, order]
         krylov.transform(inverse @ Y, Y.conj().T @ R)
-        AX.combine(small_matrix(bordered(inverse @ Y, wide, wide), AX), out=AX)
+        AX.combine(small_matrix(inverse @ Y, AX, (wide, wide)), out=AX)
         AX[:, :count].axpy(column_factors(-theta, X), X[:, :count])
         G = to_host(AX.gram())[:count, :count].astype(Y.dtype)
         self.counts.reductions += 2

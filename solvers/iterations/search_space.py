@@ -34,8 +34,8 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalization import orthogonalize
-from ..problem import Counts, Problem
-from .rayleigh_ritz import FLOOR, clusters, ritz_pairs, select
+from ..problem import FLOOR, Counts, Problem, select
+from ..small_matrices import clusters, ritz_pairs
 
 SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
 

@@ -31,6 +31,7 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
+    VECTOR_CALLS,
     Array,
     Block,
     ColumnBlock,
@@ -40,11 +41,10 @@ from ..blocks import (
     empty_block,
     project_out,
     small_matrix,
-    summed,
+    vector_calls,
 )
+from ..problem import Which, ranking_key
 from .chebyshev import recorder_for
-from .rayleigh_ritz import Which, ranking_key
-from .steps import VECTOR_CALLS, vector_calls
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -290,8 +290,7 @@ class _VectorRecurrences(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         self.steps, self.dtype, self._V = 0, V.dtype, V
-        self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
-        self._adjoint = 2 if V.dtype.kind == "c" else 1
+        self._dot, self._axpy, self._scale, self._components, self._remove = vector_calls(V)
         self._add = operator.vector_adder(is_hermitian=True)
         M = getattr(V, "inner", None)
         self._add_image = None if M is None else M.vector_adder(is_hermitian=True)  # (x, y): y += M x
@@ -309,8 +308,7 @@ class _VectorRecurrences(Recurrences):
     def _divided_by_norm(self, w: Array) -> tuple[float, Array]:
         """Project a vector w, and divide it by its norm; return that, and M w."""
         for Q, image in self._complement:
-            part = summed(self._V.layout, self._gemv(1.0, image, w, trans=self._adjoint))
-            self._gemv(-1.0, Q, part, 1.0, w, overwrite_y=1)
+            self._remove(Q, self._components(image, w), y=w)
         image = w
         if self._add_image is not None:
             image = np.zeros_like(w)

@@ -39,8 +39,8 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalization import orthogonalize
-from ..problem import Counts, Verification
-from .rayleigh_ritz import SAME_VALUE, Which, clusters, ranking_key, ritz_pairs
+from ..problem import SAME_VALUE, Counts, Verification, Which, ranking_key
+from ..small_matrices import clusters, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
 MIN_SEARCH = 200  # steps that are always allowed

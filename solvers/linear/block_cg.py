@@ -26,7 +26,7 @@ from blockvec import run_in_threads, single_threaded_blas, start_copy
 
 from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, summed, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
+from ..small_matrices import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
 from .systems import INDEFINITE, finite
 

@@ -13,18 +13,20 @@ shapes never change. Tall blocks stay on their device; small matrices are proces
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.linalg import blas
 
 from blockvec import Profile
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
-from ..blocks import Array, Block, ColumnBlock
-from .host_step import host_step
+from ..blocks import Array, Block, ColumnBlock, applied
+from ..small_matrices import ENOUGH, UNIT, cholesky_factor, is_enough, square
 
 if not TYPE_CHECKING:
     policies = (
@@ -35,6 +37,8 @@ if not TYPE_CHECKING:
     )
 
 __all__ = ["Orthogonalized", "orthogonalize"]
+
+_TRMM = {"d": blas.dtrmm, "D": blas.ztrmm}
 
 
 @frozen
@@ -57,6 +61,54 @@ class Orthogonalized:
     R: Array
     lost: Array
     reductions: int
+
+
+@Profile.timed("orthogonalisation")
+def host_step(
+    block: Block, basis: Block, first: Sequence[tuple[int, int]], scale: float, M: Any = None
+) -> tuple[Array, Array | None, float, int]:
+    """Take the usual step of a recurrence: make a block W orthonormal, and orthogonal to V.
+
+    For columns of some thousand rows the calls of `Decomposition` take longer than the arithmetic. This step
+    does the same for a block in double precision that turns out to be well conditioned, as almost all are: a
+    projection on the last columns, one on all of the basis, and Cholesky QR. Small matrices then show whether
+    that was enough. Without it easy problems with shifts take 1.14 times as long in the mean of two draws,
+    all 60 of them 1.06.
+
+    Arguments are those of `orthogonalize`, column-major blocks. Returns S and R with
+    W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
+    reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
+    """
+    M = getattr(block, "inner", None) if M is None else M
+    W, V = ColumnBlock(block.array, block.layout), ColumnBlock(basis.array, basis.layout)
+    S = np.zeros((V.shape[1], W.shape[1]), W.dtype)
+    views = [(i, j, V[:, i:j]) for i, j in first if i < j]
+    MW = applied(M, W) if views else W
+    for i, j, U in views:
+        S[i:j] = U.dot(MW)
+    for i, j, U in views:
+        U.combine(S[i:j], alpha=-1, beta=1, out=W)
+    MW = applied(M, W)
+    rest, G, taken = V.dot(MW), W.dot(MW), square(S)
+    S += rest
+    R, T, again, whole, spread = cholesky_factor(G, rest)
+    growth, length = whole * spread, max(scale, math.sqrt(whole + again + taken))
+    V.combine(rest, alpha=-1, beta=1, out=W)
+    if not is_enough(growth=growth, again=again, spread=spread, length=length, unit=UNIT):
+        return S, None, length, 2
+    _multiply(W.array, T)
+    if growth <= ENOUGH * len(R) ** 2:
+        return S, R, length, 2
+    second, T, *_ = cholesky_factor(W.dot(applied(M, W)))  # leaves rounding errors only
+    _multiply(W.array, T)
+    return S, second @ R, length, 3
+
+
+def _multiply(W: Array, T: Array) -> None:
+    if len(T) == 1:  # in a sixth of the time
+        W *= T[0, 0]
+    else:
+        _TRMM[T.dtype.char](1.0, T, W, side=1, overwrite_b=1)
 
 
 @Profile.timed("orthogonalisation")

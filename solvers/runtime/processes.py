@@ -156,7 +156,7 @@ def everywhere(layout: RowLayout | None, condition: bool) -> bool:
     return condition if layout is None else not layout.largest(np.array([not condition]))[0]
 
 
-def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> float:
+def same_values(layout: RowLayout, value: float, numbers: RealArray) -> float:
     """Return `largest` of a value; refuse to go on if the processes have computed different numbers.
 
     Raises
@@ -165,8 +165,6 @@ def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> f
         Small matrices are processed by all processes, from the same numbers; unlike processors or libraries
         may round differently, and decisions would differ.
     """
-    if layout is None:
-        return value
     found = layout.largest(np.concatenate([[value], numbers, -numbers]))
     upper, lower = np.split(found[1:], 2)
     if not np.array_equal(upper, -lower):

@@ -38,11 +38,10 @@ from ..costs import (
     require_memory,
     shift_invert_s,
 )
-from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
 from ..planning import Plan, Stage, iteration_stages
-from ..problem import STOPPED, Verification
+from ..problem import FLOOR, SAME_VALUE, STOPPED, Verification
 from ..result import EigenResult
 from ..sizes import choose_options
 from ..stages.combine import one_after_other

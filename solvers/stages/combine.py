@@ -21,12 +21,11 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..iterations.rayleigh_ritz import Selection, ranking_key, ritz_pairs
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import cholesky_factor
-from ..problem import IterationState, Problem, staged
+from ..problem import IterationState, Problem, Selection, ranking_key, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
+from ..small_matrices import cholesky_factor, ritz_pairs
 
 if TYPE_CHECKING:
     from ..transform.spectral_map import SpectralMap

@@ -29,8 +29,7 @@ from ..blocks import (
     whole_ranges,
 )
 from ..costs import FEW_ROWS, SMALL, fits_dense, is_dense, require_memory
-from ..iterations.rayleigh_ritz import Selection, select
-from ..problem import Counts, IterationOptions, Problem, Verification
+from ..problem import Counts, IterationOptions, Problem, Selection, Verification, select
 from ..result import EigenResult, result_of
 
 PANEL = 64  # columns: of the identity per product to form a matrix, and that LAPACK may work on at once

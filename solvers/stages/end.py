@@ -26,12 +26,12 @@ import numpy as np
 
 from blockvec import Operator
 from blockvec.errors import BreakdownError
+from blockvec.system.scalars import plain
 
 from ..blocks import is_explicit, to_host
 from ..costs import dense_is_faster, place_of, product_s, rates
-from ..iterations.rayleigh_ritz import FLOOR, Which
 from ..iterations.spectrum import sketch_of
-from ..problem import STOPPED, IterationState, Problem, staged, stops
+from ..problem import FLOOR, STOPPED, IterationState, Problem, Which, staged
 from ..result import EigenResult, is_complete
 from .combine import one_after_other
 from .run import solve
@@ -108,7 +108,7 @@ def from_end(
 
     def is_over(state: IterationState) -> bool:
         nonlocal crossed
-        if stops(callback, state):
+        if callback is not None and plain(callback(state)) is True:
             return True
         scaled = state.times(-exponent)
         crossed = is_crossed(scaled.eigenvalues, scaled.limits)

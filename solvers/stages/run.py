@@ -24,9 +24,8 @@ from ..blocks import Block, ColumnBlock, empty_block, side_by_side, to_host
 from ..costs import FEW_ROWS, shift_invert_s
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
-from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
 from ..orthogonalization import orthogonalize
-from ..problem import IterationOptions, Problem, Verification, staged
+from ..problem import IterationOptions, Problem, Verification, Which, ranking_key, split_outliers, staged
 from ..result import EigenResult, InfiniteError, is_complete
 from ..runtime.checkpoint import probe
 from ..runtime.processes import largest
@@ -44,7 +43,6 @@ ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of
 # Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
 PAIR_RESTARTS = {"host": 40, "gpu": 2}
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
-ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which factors may succeed
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
 FAILURES = {
     "costly": "took as many applications of A as dense LAPACK takes time for",
@@ -75,8 +73,8 @@ def run_stages(task: Call, *, tries_end: bool = True) -> EigenResult:
         except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
-    is_asked_for = stopped == "maxiter" and problem.maxiter is not None
-    if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
+    may_fail = stopped == "converged" or problem.ends_early(stopped)
+    if is_complete(first, problem.verify) or not may_fail:
         return first
     failure = UNDECIDED if is_complete(first, "never") else FAILURES[stopped]
     why = f"{first.info['method']} {failure}, and {few}"
@@ -133,7 +131,7 @@ def _run_in_turn(task: Call, problem: Problem) -> EigenResult:
         later = _windowed
     elif may_invert and not is_complete(result, problem.verify):
         may_lack_copies = task.M is not None and stopped == "converged"
-        later = _inverted if stopped in ENDED or may_lack_copies else None
+        later = _inverted if problem.ends_early(stopped) or may_lack_copies else None
     if later is None or problem.maxiter is not None:
         return result
     return result.with_info(stopped="time_limit") if problem.is_late() else later(task, problem, result)
@@ -247,7 +245,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
     threads = single_threaded_blas if isinstance(start, ColumnBlock) else blas_threads(op)
-    if problem.start is None and not start.shape[1]:
+    if problem.start is None:
         start = start.random_like(options.block_size, problem.rng)
     else:
         with threads:

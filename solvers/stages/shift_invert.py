@@ -20,8 +20,7 @@ from blockvec.errors import CapacityError
 from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
 from ..costs import factor_s, place_of, require_factors
-from ..iterations.rayleigh_ritz import Which, split_outliers
-from ..problem import Problem, staged
+from ..problem import Problem, Which, split_outliers, staged
 from ..result import EigenResult, counted
 from ..sizes import why_dense
 from .combine import COUNTED, lacks, one_after_other, with_outliers

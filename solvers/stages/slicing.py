@@ -33,8 +33,7 @@ from blockvec.errors import BreakdownError
 from ..blocks import Block, RealArray, applied, assign, columns_of, empty_block, padded_width, pick, to_host
 from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
 from ..iterations.base import Run, fingerprint
-from ..iterations.rayleigh_ritz import Which
-from ..problem import STOPPED, Problem
+from ..problem import STOPPED, Problem, Which
 from ..result import EigenResult, InfiniteError
 from ..runtime.checkpoint import probe
 from ..transform.solution import measured_pairs, solve_transformed

@@ -29,9 +29,8 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, pick, round_up, side_by_side, to_host
 from ..iterations.chebyshev import FoldedOperator
-from ..iterations.rayleigh_ritz import Tolerance
 from ..orthogonalization import orthogonalize
-from ..problem import IterationOptions, Problem, staged
+from ..problem import IterationOptions, Problem, Tolerance, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
 from ..transform.spectral_map import SpectralMap, norm_of

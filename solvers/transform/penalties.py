@@ -39,8 +39,7 @@ from blockvec.system.frozen import frozen
 from ..arguments import device_of, on_host
 from ..blocks import Array, RealArray, is_explicit, to_host
 from ..costs import is_affordable
-from ..iterations.rayleigh_ritz import FLOOR, Selection
-from ..problem import STOPPED
+from ..problem import FLOOR, STOPPED, Selection
 from ..result import ConvergenceWarning, EigenResult, refuse_more
 from .scaling import FAR
 

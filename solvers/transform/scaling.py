@@ -27,8 +27,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Operator as BlockOperator
 from ..blocks import empty_block, is_explicit, is_ordinary, ordinary_exponent, times, to_host
-from ..iterations.rayleigh_ritz import FLOOR
-from ..problem import Problem
+from ..problem import FLOOR, Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
 

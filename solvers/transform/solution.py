@@ -18,10 +18,10 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, ColumnBlock, RealArray, applied, column_factors, columns_of, to_host
 from ..factorization.inertia import proof
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, ritz_pairs, select
 from ..linear.preconditioners import following
-from ..problem import STOPPED, Problem, Verification, staged
+from ..problem import FLOOR, STOPPED, Problem, Tolerance, Verification, Which, select, staged
 from ..result import EigenResult, InfiniteError
+from ..small_matrices import ritz_pairs
 from ..stages.combine import (
     COUNTED,
     errors_allowed,

@@ -10,8 +10,8 @@ import numpy as np
 from blockvec.system.frozen import frozen
 
 from ..blocks import Operator, RealArray
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.spectrum import sketch_of
+from ..problem import FLOOR, Tolerance
 
 SHARE = 0.1  # of the limits for A and M, or of errors: at the floor, the residuals of an accurate solver
 # Largest residual of the transformed operator, relative to abs(theta). Without it one of six values nearest

@@ -25,7 +25,7 @@ from blockvec import models
 from blockvec.errors import BlockvecError
 from blockvec.io import read_matrix
 from solvers import EigenResult, eigsh
-from solvers.iterations.rayleigh_ritz import select
+from solvers.problem import select
 from tests.benchmarks.harness import recorded, script_parser
 
 U = 2.0**-53

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh, planning
-from solvers.iterations.steps import krylov_of
+from solvers.iterations.krylov import krylov_of
 from solvers.problem import Counts
 
 pytestmark = pytest.mark.gpu

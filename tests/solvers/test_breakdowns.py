@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
-from solvers.orthogonalization.factors import gram_root
+from solvers.small_matrices import gram_root
 
 GRID = model("laplace2d:n=20")
 MASS = sp.diags_array(np.linspace(1, 2, 400), format="csr")

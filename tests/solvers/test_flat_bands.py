@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
-from solvers.iterations.rayleigh_ritz import Tolerance
-from solvers.problem import Problem
+from solvers.problem import Problem, Tolerance
 from solvers.stages import run
 from solvers.transform import solution
 from solvers.transform.scaling import product_rounding

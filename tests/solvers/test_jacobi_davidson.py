@@ -19,9 +19,8 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.search_space import SearchSpace
-from solvers.problem import Counts, Problem
+from solvers.problem import Counts, Problem, Tolerance
 from tests.matrices import normal, orthonormal, with_values
 from tests.solvers import answers
 

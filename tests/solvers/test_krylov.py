@@ -15,10 +15,10 @@ from blockvec.backends import backend_for, backend_of
 from blockvec.errors import BreakdownError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
-from solvers.iterations import steps
-from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs, select
-from solvers.problem import Counts
+from solvers.iterations import krylov
+from solvers.iterations.device_krylov import DeviceKrylov
+from solvers.problem import Counts, select
+from solvers.small_matrices import oblique, ritz_pairs
 from tests.matrices import normal, orthonormal, random_sparse
 from tests.pairwise import pairwise
 
@@ -72,7 +72,7 @@ def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSte
         made: list[SeveralSteps] = []
         if kind in ("rows", "columns"):
             return made
-        monkeypatch.setattr(steps, "is_queued", lambda *_: True)
+        monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
         monkeypatch.setattr(sizes, "SHORT_ROWS", 0)  # row-major blocks
 
         def several(_: Any, matrix: Any, V: Any, b: int) -> SeveralSteps | None:
@@ -91,19 +91,19 @@ def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSte
 
 def started(
     A: Any, b: int, capacity: int = 24, kind: str = "rows", locked: int = 0, dtype: Any = None
-) -> BlockKrylov:
+) -> krylov.BlockKrylov:
     """Begin a decomposition of a matrix or function in the complement of random columns."""
     n, dtype = A.shape[0], dtype or A.dtype
     buffer = (ColumnBlock if kind == "columns" else BlockVector)(np.zeros((n, locked + capacity), dtype))
     buffer.array[:, :locked] = orthonormal(2, n, locked, dtype)
-    basis = steps.krylov_of(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
+    basis = krylov.krylov_of(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
     basis.append_random(b)
     return basis
 
 
-def check(basis: BlockKrylov, A: Any, bound: float = 300) -> None:
+def check(basis: krylov.BlockKrylov, A: Any, bound: float = 300) -> None:
     """Check the decomposition of A, restricted to the complement of the locked columns."""
-    loss = 10 * steps.LOSS if basis.takes_single_columns else 0.0  # kept Ritz vectors are sums of many
+    loss = 10 * krylov.LOSS if basis.takes_single_columns else 0.0  # kept Ritz vectors are sums of many
     basis.settle()
     m, locked = basis.m, basis.n_locked
     whole = basis.columns(-locked, m + basis.w).array.astype("complex128")
@@ -118,7 +118,7 @@ def check(basis: BlockKrylov, A: Any, bound: float = 300) -> None:
     assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(H, 2)
 
 
-def filled(basis: BlockKrylov, A: Any, kind: str = "rows") -> BlockKrylov:
+def filled(basis: krylov.BlockKrylov, A: Any, kind: str = "rows") -> krylov.BlockKrylov:
     """Take all steps; check each, or all where they are queued."""
     while basis.can_expand():
         basis.expand()
@@ -300,7 +300,8 @@ def test_copies_in_an_oblique_basis_have_a_coupling_that_is_reported() -> None:
 
 
 def test_products_beside_launched_steps_have_few_widths() -> None:
-    krylov = started(models.model("laplace2d:n=12"), 4, capacity=96)
+    buffer = BlockVector.empty(144, 96)
+    krylov = DeviceKrylov(as_operator(models.model("laplace2d:n=12")), buffer, 0, 4, None, Counts())
     krylov.unit = 4  # as on a GPU
     assert [krylov._filled(columns) for columns in (3, 20, 68)] == [4, 20, 68]
     krylov.takes_launches = True

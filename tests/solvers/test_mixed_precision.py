@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -12,9 +13,8 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
-from solvers import EigenResult
+from solvers import EigenResult, costs
 from solvers.costs import require_memory
-from solvers.iterations import chebyshev
 from solvers.iterations.chebyshev import REACH
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
@@ -90,7 +90,7 @@ def test_a_mixed_solve_ends_in_double_precision_where_its_limits_are_tighter(tol
 def test_auto_mixes_from_a_known_tolerance_on(
     share: float, mixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     for precision in ("auto", "double"):
         result = check(DISORDERED, 6, tol=share * REACH, method="filter", precision=precision)
         assert (result.info["single_columns"] > 0) == (mixes and precision == "auto")
@@ -98,13 +98,13 @@ def test_auto_mixes_from_a_known_tolerance_on(
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
-    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     monkeypatch.setattr("solvers.costs.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
     monkeypatch.setattr("solvers.sizes.require_memory", lambda op, needed, *text: asked.append(needed))
     solve(A, 6, method="filter", precision="double")
-    copy = chebyshev.copy_bytes(as_operator(A), 4)
+    copy = costs.copy_bytes(as_operator(A), 4)
     assert solve(A, 6, method="filter", precision="auto").info["single_columns"] > 0
     assert asked[-1] == asked[0] + copy
     monkeypatch.setattr("solvers.sizes.require_memory", require_memory)
@@ -171,7 +171,7 @@ def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
-    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(costs, "HOST", dataclasses.replace(costs.HOST, mixed_s=0.0))
     A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
     how: Any = {"which": "LA", "method": "filter", "exact": eigenvalues(A)}
     auto, mixed = (check(A, 20, precision=precision, **how) for precision in ("auto", "mixed"))

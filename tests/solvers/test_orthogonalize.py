@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers.blocks import ColumnBlock
-from solvers.orthogonalization import orthogonalize
-from solvers.orthogonalization.host_step import host_step
+from solvers.orthogonalization import host_step, orthogonalize
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.benchmarks import orthogonality
 from tests.contract.blocks import host

@@ -18,8 +18,7 @@ from blockvec.errors import BlockvecError
 from solvers import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, eigsh, replace_eigsh
 from solvers.__main__ import main
 from solvers.iterations.base import Iteration
-from solvers.iterations.rayleigh_ritz import Selection, select
-from solvers.problem import Verification
+from solvers.problem import Selection, Verification, select
 from solvers.result import doubt, is_complete, settle
 from solvers.stages.combine import lacks, one_after_other
 from solvers.stages.dense import dense_eigenpairs

@@ -12,10 +12,9 @@ import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.blocks import ColumnBlock
-from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
 from solvers.iterations.verification import Search
-from solvers.problem import Verification
+from solvers.problem import Verification, ranking_key, select
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.matrices import orthonormal
 from tests.pairwise import pairwise

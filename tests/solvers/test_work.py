@@ -13,8 +13,7 @@ from blockvec.models import model
 from solvers import EigenResult, eigsh
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
-from solvers.iterations.rayleigh_ritz import Tolerance
-from solvers.problem import Problem
+from solvers.problem import Problem, Tolerance
 from solvers.stages import shift_invert
 from solvers.transform import solution
 from tests.solvers.answers import answered
