@@ -11,7 +11,7 @@ from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, to_host
-from ..iterations.rayleigh_ritz import FLOOR
+from ..problem import FLOOR
 from ..result import SingularError
 
 Solve = Callable[[Array], Array]

@@ -14,10 +14,9 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import RealArray, column_factors, columns_of, small_matrix, to_host
 from ..costs import is_dense
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
-from ..problem import IterationState, Problem, Verification
+from ..problem import FLOOR, IterationState, Problem, Tolerance, Verification
 from .operators import Inverse, Pair
 
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
