@@ -25,14 +25,13 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array
+from ..costs import FEW_ROWS
 from ..functions.recurrence import Recurrence
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from .shifted import INVERSE, Solve
 
-NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
-ROUNDING = 450.0  # rounding errors of the largest diagonal element within which elements are zero
+ROUNDING = 450.0  # rounding errors of the largest diagonal element, or pivot, within which others are zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
-DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 
 
 @frozen
@@ -126,12 +125,12 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     inner = congruent(inner, 1 / scale)
     lu = _pivots_on_diagonal(inner)
     if lu is None:
-        if len(live) > DENSE_ROWS:
+        if len(live) > FEW_ROWS:
             raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
         C = _dense_factor(name, inner.toarray(), ROUNDING * float(np.finfo(dtype).eps))
         return Factor.of(_scatter(sp.csr_array((scale[:, None] * C).astype(dtype)), live, n))
     lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
-    negligible = NEGLIGIBLE * float(np.abs(pivots).max())
+    negligible = ROUNDING * float(np.finfo(float).eps) * float(np.abs(pivots).max())
     if pivots.min() < -negligible:
         raise indefinite(name)
     kept, order = np.flatnonzero(pivots > negligible), np.argsort(place)

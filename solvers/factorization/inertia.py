@@ -28,12 +28,12 @@ from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
 from .gram import congruent, gram_factor
+from .shifted import FURTHER
 
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
 CLOSE = 0.1
 OUTWARDS, TRIES = 10.0, 15  # factor of the distance per trial, until no eigenvalue lies beyond the shift
-FURTHER = 30.0  # the same for a count that is uncertain
 COARSE = 1e6  # rounding errors of an eigenvalue: a count at a larger distance tells copies of it apart
 # Distances of a count from the furthest value, in gaps to the next one. The first is for ends only: in the
 # middle of the spectrum of a cube, factors a millionth of a gap away lost all digits, and took ten times as
@@ -239,7 +239,7 @@ class Pencil:
     def doubtful(self, cut: Cut, end: float, side: int) -> int:
         """Count the eigenvalues that may be on the wrong side of an end, whose cut moved more than once."""
         distance = abs(cut.sigma - end)
-        if math.isinf(end) or distance <= BEYOND * FURTHER**1.5 * self.rounding(end):
+        if math.isinf(end) or distance <= 2 * BEYOND * FURTHER * self.rounding(end):
             return 0
         return abs(cut.below - self.cut(end, -side).below)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,8 @@ from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, to_host
+from ..iterations.rayleigh_ritz import FLOOR
+from ..orthogonalization.factors import UNIT
 from ..result import SingularError
 
 Solve = Callable[[Array], Array]
@@ -24,9 +27,8 @@ INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Min
 # the distance of the nearest eigenvalue, since they are amplified by its inverse (at 5e-8 a graph needed
 # refined steps), and in u, of which one refined solve for the vectors left 140 at most. Refined steps took
 # 1.1 to 2.2 times as long in spectra.
-HARMLESS = 1e-8
+HARMLESS = math.sqrt(UNIT)
 ROUGH = 1000.0  # u
-ACCURATE = 100.0  # u (||A|| + |sigma| ||M||) ||x||: residuals of accurate solves with a given inverse
 FASTER = 0.1  # share to which each step of refinement must reduce residuals
 
 
@@ -112,7 +114,7 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
         rounding = float(np.finfo(A.dtype).eps) / 2 * float(1 + (size * lengths(X) / length**2).max())
         if not np.isfinite(error):
             raise BreakdownError("OPinv returned NaN or Inf for a finite block.")
-        if not errors and error > max(INVERSE, ACCURATE * rounding):
+        if not errors and error > max(INVERSE, FLOOR * rounding):
             raise OptionError(
                 f"OPinv: is not the inverse of A - sigma M for sigma = {sigma:g}; (A - sigma M) OPinv x "
                 f"differs from x by {error:.1e} ||x|| for a random x, of which {INVERSE:g} is permitted."
@@ -120,10 +122,10 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
         if errors and error > FASTER * errors[-1]:
             break
         errors.append(error)
-        if error <= ACCURATE * rounding:
+        if error <= FLOOR * rounding:
             break
         X += given.apply(R)
-    is_exact, why = errors[-1] <= ACCURATE * rounding, f"with OPinv for sigma = {sigma:g}"
+    is_exact, why = errors[-1] <= FLOOR * rounding, f"with OPinv for sigma = {sigma:g}"
     if len(errors) > 1:
         why += f", whose residuals of {errors[0]:.1e} are refined to {errors[-1]:.1e}"
     elif not is_exact:

@@ -30,6 +30,7 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
 from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
 from ..functions.recurrence import Recurrence
+from ..orthogonalization.factors import UNIT as DOUBLE
 from ..runtime.processes import everywhere
 from .rayleigh_ritz import Which
 
@@ -38,7 +39,8 @@ LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possi
 # with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
 PAYING_DEGREE = 8
 MAX_DEGREE = 64
-MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
+# Amplification of the first wanted value: more costs orthogonality without a gain.
+MAX_GROWTH = 1 / math.sqrt(DOUBLE)
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
 LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end

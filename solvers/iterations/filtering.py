@@ -219,7 +219,9 @@ class FilteredRestart(ThickRestart):
             degree = max(degree, choose_degree(self._single()[0], *sizes, self.operator.dtype.itemsize))
             unit = UNIT
         rounding = unit * norm
-        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        spread = LEAST_SPREAD
+        if rounding:
+            spread = min(max(limit / (LEAST_SPREAD * rounding), LEAST_SPREAD), MAX_SPREAD)
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
         return design_filter(values, self.which, norm, degree, spread, least)
 

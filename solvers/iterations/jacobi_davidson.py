@@ -23,7 +23,7 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
-from ..sizes import outpaced
+from ..sizes import LEAST_STEPS, WIDTH, outpaced
 from .base import Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
@@ -45,8 +45,6 @@ REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, 
 # compared with the distances from tau: from there on corrections converge fast, and filters of the square
 # slowly.
 NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
-START_BLOCK = 8  # columns per step
-START_STEPS = 8  # steps per basis
 START_SPARE = 4  # vectors in addition to the wanted ones
 START_RESTARTS = 60
 START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
@@ -127,7 +125,7 @@ class JacobiDavidson(Iteration):
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
         is_free = self.random_start and self.preconditioner is None
-        degree = choose_degree(self.operator, START_BLOCK, self.options.ncv)
+        degree = choose_degree(self.operator, 2 * WIDTH, self.options.ncv)
         if self.target is not None and is_free and degree >= START_DEGREE:
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
@@ -314,8 +312,8 @@ def filtered_start(
     """
     operator, rng = space.operator, problem.rng
     count = min(max(problem.k, min(problem.k + START_SPARE, space.capacity - block_size)), space.room)
-    b = min(START_BLOCK, space.room)
-    ncv = min(count + max(count, START_STEPS * b), space.room)
+    b = min(2 * WIDTH, space.room)
+    ncv = min(count + max(count, LEAST_STEPS * b), space.room)
     square = Problem(
         operator=FoldedOperator(operator, space.tau, space.locked),
         k=count,

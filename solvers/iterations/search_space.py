@@ -14,6 +14,7 @@ there are eigenvalues. Using R instead of R^H R keeps small distances accurate.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,11 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import UNIT
 from ..problem import Counts, Problem
 from .rayleigh_ritz import FLOOR, clusters, ritz_pairs, select
 
-NEW = 1e-8  # length, over the longest one, below which a direction is dropped
+NEW = math.sqrt(UNIT)  # length, over the longest one, below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
 
 

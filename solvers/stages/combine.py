@@ -27,6 +27,7 @@ from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationState, Problem, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
+from ..sizes import WIDTH
 
 if TYPE_CHECKING:
     from ..transform.spectral_map import SpectralMap
@@ -35,7 +36,6 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
-COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
 
 
 def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationState]:
@@ -231,7 +231,7 @@ def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenR
     `told` describes the result, with the norm of A.
     """
     R = X.like()
-    apply_in_ranges(problem.operator, X, R, COLUMNS_AT_ONCE)
+    apply_in_ranges(problem.operator, X, R, 2 * WIDTH)
     project_out(problem.locked, R)
     theta, U = ritz_pairs(to_host(X.dot(R)))
     for block in (X, R):

@@ -21,7 +21,7 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Block, ColumnBlock, empty_block, side_by_side, to_host
-from ..costs import FEW_ROWS, shift_invert_s
+from ..costs import FEW_ROWS, rates, shift_invert_s
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
 from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from ..call import Call
     from ..transform.standard_form import StandardForm
 
-LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
-ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of a prediction
+ELEMENT_S = 1e-7  # s per stored element: several times the time of a prediction
 # Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
 PAIR_RESTARTS = {"host": 40, "gpu": 2}
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
@@ -94,7 +93,7 @@ def _run_all(task: Call) -> EigenResult:
         return _run_in_turn(task, problem)
     if form is None and problem.maxiter is None:  # stops where factors take less time
         seconds = functools.cache(functools.partial(shift_invert_s, task.A, op))
-        least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+        least_s = rates(op.device).inverted_s + ELEMENT_S * getattr(op, "nnz", problem.n**2)
 
         def successor(spent_s: float, whole_s: float) -> bool:
             longer_s = max(spent_s, whole_s)

@@ -167,7 +167,7 @@ class Slicing(Run):
     def _collect(self, sigma: float, left: Cut, right: Cut) -> str:
         """Add the pairs around a shift that lie between two cuts; return a reason to stop."""
         pencil, known = self.pencil, self._between(left, right)
-        missing = min(self._missing(left, right), PER_SHIFT * 3 // 2)
+        missing = min(self._missing(left, right), PER_SHIFT + PER_SHIFT // 2)
         if self._form is None:
             self._form = standard_form(pencil.A, *pencil.matrices, sigma, factors=pencil.factors, k=PER_SHIFT)
         form = self._form = self._form.moved(sigma)

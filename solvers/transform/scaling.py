@@ -41,7 +41,7 @@ MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordin
 # Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
 # matrices; this is half of the share of ||A|| to which residuals always count as converged.
 ROUNDING = FLOOR / 2
-MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
+NOT_HERMITIAN = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
 
 
 @frozen
@@ -327,7 +327,7 @@ def judged(
     if size <= ROUNDING * working:
         return 0.0, False
     is_removed = is_matrix and size <= max(own, min(tol, math.sqrt(working)))
-    if defect > MOST * eps and not is_removed:
+    if defect > NOT_HERMITIAN * eps and not is_removed:
         raise OptionError(
             f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
             f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
@@ -362,4 +362,4 @@ def may_have_penalties(A: Any) -> bool:
     largest = max(high, -low)
     if not FAR * max(low, -high, 0) < largest < math.inf:
         return False  # without a copy of a GPU's values, for which CuPy would compile kernels
-    return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
+    return bool(np.median(np.abs(to_host(diagonal))) < largest / FAR)

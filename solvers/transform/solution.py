@@ -18,7 +18,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, ColumnBlock, RealArray, applied, column_factors, columns_of, to_host
 from ..factorization.inertia import proof
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, ritz_pairs, select
+from ..iterations.rayleigh_ritz import FLOOR, MOST_OBLIQUE, Tolerance, Which, ritz_pairs, select
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError
@@ -31,13 +31,11 @@ from ..stages.combine import (
 from ..stages.run import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
-from .spectral_map import Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
+from .spectral_map import SHARE, Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
-SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 
@@ -233,7 +231,7 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
     end, has_all = form.map.at_infinity, form.operator.shape == form.A.shape
     if end is None or (has_all and form.inner is not form.A):
         return
-    error = NOISE * float(np.finfo(form.operator.dtype).eps) * max(norm, abs(end))
+    error = FLOOR * float(np.finfo(form.operator.dtype).eps) * max(norm, abs(end))
     k, finite = len(theta), int((np.abs(theta - end) > error).sum())
     if finite < k:
         remedy = f"k={finite}, or another sigma or which" if finite else "another sigma or which"
@@ -348,7 +346,6 @@ def measured_pairs(
 
 PASSES = 5  # Rayleigh-Ritz steps at most
 FIRST_ORDER = 1e-3  # largest coefficient of one vector in another that is corrected to first order
-SMALL = 1e-9  # coefficients whose squares are below rounding errors
 
 
 def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[RealArray, Array]:
@@ -387,7 +384,7 @@ def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[Rea
         is_small = np.abs(E) <= FIRST_ORDER * np.sqrt(len(E))  # others are left to the next pass
         E = np.where(is_small, E, 0)
         X = X + X @ E
-        if is_small.all() and np.abs(E).max() <= SMALL:
+        if is_small.all() and np.abs(E).max() <= MOST_OBLIQUE:
             break
     return theta, X
 

@@ -13,7 +13,7 @@ from ..blocks import Operator, RealArray
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.spectrum import sketch_of
 
-SHARE = 0.1  # of the limits for A and M: at the rounding floor, the residuals of an accurate solver
+SHARE = 0.1  # of the limits for A and M, which errors of the transformation take the rest of
 # Largest residual of the transformed operator, relative to abs(theta). Without it one of six values nearest
 # to 1.234 of a mesh of 19881 rows was missed with tol=1e-3, four with 0.1.
 COARSE = 1e-6
