@@ -59,14 +59,14 @@ class Rates:
 
 
 HOST = Rates(
-    call_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
+    call_s=6e-5,  # one core, 900 rows: 3e-5 for a column, 1e-4 for four
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
     vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
     basis_passes=6,  # the same: four, at two thirds of the throughput of products
     queued_s=0,  # there is no queue
     dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
-    inverted_s=0.15,  # one core
+    inverted_s=0.05,  # one core: with 0.15 a stiff mesh of 1300 rows took 3.7 times as long
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
         "SuperLU": FactorRates(row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
