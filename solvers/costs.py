@@ -59,7 +59,7 @@ class Rates:
 
 
 HOST = Rates(
-    call_s=6e-5,  # one core, 900 rows: 3e-5 for a column, 1e-4 for four
+    call_s=3e-5,  # one core, 900 rows: 3.4e-5 for a column; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
     vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
     basis_passes=6,  # the same: four, at two thirds of the throughput of products

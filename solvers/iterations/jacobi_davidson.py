@@ -23,19 +23,18 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
-from ..sizes import LEAST_STEPS, WIDTH, outpaced
+from ..sizes import FEW_RESTARTS, LEAST_STEPS, WIDTH, outpaced
 from .base import Iteration
-from .chebyshev import FoldedOperator, choose_degree
+from .chebyshev import PAYING_DEGREE, FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
+from .lanczos import KEPT
 from .rayleigh_ritz import FLOOR, Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import MIN_SEARCH, Found
 
 STALLED = 240  # corrections without a gain, after which a run ends
-STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
@@ -45,10 +44,7 @@ REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, 
 # compared with the distances from tau: from there on corrections converge fast, and filters of the square
 # slowly.
 NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
-START_SPARE = 4  # vectors in addition to the wanted ones
-START_RESTARTS = 60
 START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
-START_DEGREE = 6  # products per orthogonalised block of the same cost, from which A is cheap to apply
 
 
 class JacobiDavidson(Iteration):
@@ -85,7 +81,7 @@ class JacobiDavidson(Iteration):
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(problem, start, capacity, self.counts)
-        kept = min(k + int(KEPT_SHARE * (capacity - k)), capacity - 2 * b)
+        kept = min(k + int(KEPT * (capacity - k)), capacity - 2 * b)
         self.kept = how.min_basis or max(k, kept)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
@@ -126,7 +122,7 @@ class JacobiDavidson(Iteration):
         space, b = self.space, self.options.block_size
         is_free = self.random_start and self.preconditioner is None
         degree = choose_degree(self.operator, 2 * WIDTH, self.options.ncv)
-        if self.target is not None and is_free and degree >= START_DEGREE:
+        if self.target is not None and is_free and degree >= PAYING_DEGREE:
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
             self.filter_calls = self.counts.block_applications
@@ -241,7 +237,7 @@ class JacobiDavidson(Iteration):
         now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
             self.best, self.best_at = measure, now
-        is_over = now[0] - self.best_at[0] >= STALLED and now[1] - self.best_at[1] >= STALLED_COLUMNS
+        is_over = now[0] - self.best_at[0] >= STALLED
         return "stagnated" if is_over else ""
 
     def _vectors(self) -> Block:
@@ -311,7 +307,7 @@ def filtered_start(
     The space has room for them. Costs are added to `counts`; `block_size` is that of Jacobi-Davidson.
     """
     operator, rng = space.operator, problem.rng
-    count = min(max(problem.k, min(problem.k + START_SPARE, space.capacity - block_size)), space.room)
+    count = min(max(problem.k, min(problem.k + 2, space.capacity - block_size)), space.room)
     b = min(2 * WIDTH, space.room)
     ncv = min(count + max(count, LEAST_STEPS * b), space.room)
     square = Problem(
@@ -326,7 +322,7 @@ def filtered_start(
         begin_s=problem.begin_s,
     )
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
-    options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
+    options = IterationOptions(b, ncv, FEW_RESTARTS, degree, "filter")
     options = replace(options, is_outpaced=outpaced(problem, options, START_SHARE))
     loop = FilteredRestart(square, options, space.buffer.random_like(b, rng), interrupted)
     loop.run()

@@ -30,7 +30,7 @@ from ..problem import IterationOptions, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError, is_complete
 from ..runtime.checkpoint import probe
 from ..runtime.processes import largest
-from ..sizes import choose_options, completed, has_short_columns
+from ..sizes import FEW_RESTARTS, choose_options, completed, has_short_columns
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, with_outliers
 from .dense import solve_densely
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm
 
 ELEMENT_S = 1e-7  # s per stored element: several times the time of a prediction
-# Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
-PAIR_RESTARTS = {"host": 40, "gpu": 2}
+PAIR_RESTARTS = {"host": FEW_RESTARTS, "gpu": 2}  # until the end of the spectrum of a pair is located
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which factors may succeed
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.

@@ -37,6 +37,7 @@ from ..iterations.rayleigh_ritz import Which
 from ..problem import STOPPED, Problem
 from ..result import EigenResult, InfiniteError
 from ..runtime.checkpoint import probe
+from ..sizes import FEW_RESTARTS
 from ..transform.solution import measured_pairs, solve_transformed
 from ..transform.standard_form import StandardForm, standard_form
 from .combine import COUNTED
@@ -44,7 +45,6 @@ from .combine import COUNTED
 # Values that a shift looks for, up to half as many more. More make a basis costly, fewer the factorisations.
 PER_SHIFT = 64
 SPARE = 16  # values of a range per further one that is asked for, where a shift is not in the very middle
-MAX_RESTARTS = 30  # restarts of a basis, after which a shift returns what has converged
 FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 # Empty sides are cut off so many times in succession, if so many values lie on the other one: from a shift
 # far from values that crowd at an end, solves lose digits. Without that, three such intervals took 3 to 6
@@ -182,7 +182,7 @@ class Slicing(Run):
             deflated=self.theta[known],
             method="lanczos",
             block_size=min(missing, PER_SHIFT) if len(known) else self.problem.block_size,
-            maxiter=MAX_RESTARTS,
+            maxiter=FEW_RESTARTS,
             verify="never",
             callback=None,
             checkpoint=None,

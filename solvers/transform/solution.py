@@ -22,6 +22,7 @@ from ..iterations.rayleigh_ritz import FLOOR, MOST_OBLIQUE, Tolerance, Which, ri
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification, staged
 from ..result import EigenResult, InfiniteError
+from ..sizes import FEW_RESTARTS
 from ..stages.combine import (
     COUNTED,
     errors_allowed,
@@ -37,7 +38,6 @@ from .standard_form import StandardForm
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
-POLISHING = 20  # restarts for the last digits where those at first were not enough
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
@@ -247,7 +247,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         _begun_with(inner, inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
-        maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
+        maxiter=inside.maxiter if inside.begins_with_corrections else FEW_RESTARTS,
     )
     # What was searched and how is told of the first solve: the last one has sizes of its own.
     names = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
