@@ -38,7 +38,7 @@ COARSE = 1e6  # rounding errors of an eigenvalue: a count at a larger distance t
 # Distances of a count from the furthest value, in gaps to the next one. The first is for ends only: in the
 # middle of the spectrum of a cube, factors a millionth of a gap away lost all digits, and took ten times as
 # long.
-GAPS = 0.0, 0.01, 0.1, 0.5
+GAPS = 0.0, 0.01, 0.5
 
 
 def count_below(factors: Factorization, mu: float) -> int | None:

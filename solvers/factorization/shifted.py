@@ -29,7 +29,6 @@ INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Min
 # 1.1 to 2.2 times as long in spectra.
 HARMLESS = math.sqrt(UNIT)
 ROUGH = 1000.0  # u
-FASTER = 0.1  # share to which each step of refinement must reduce residuals
 
 
 @frozen
@@ -119,7 +118,7 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
                 f"OPinv: is not the inverse of A - sigma M for sigma = {sigma:g}; (A - sigma M) OPinv x "
                 f"differs from x by {error:.1e} ||x|| for a random x, of which {INVERSE:g} is permitted."
             )
-        if errors and error > FASTER * errors[-1]:
+        if errors and error > errors[-1] / 2:
             break
         errors.append(error)
         if error <= FLOOR * rounding:

@@ -38,7 +38,6 @@ LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possi
 # Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
 # with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
 PAYING_DEGREE = 8
-MAX_DEGREE = 64
 # Amplification of the first wanted value: more costs orthogonality without a gain.
 MAX_GROWTH = 1 / math.sqrt(DOUBLE)
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
@@ -46,7 +45,6 @@ LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
 PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
-PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
 @frozen
@@ -76,9 +74,9 @@ class Filter:
         """Predict residuals of A, of a norm, from those of T_degree at its values.
 
         A residual r at the value phi is an error of r/phi in the vector, and of up to 2 r/phi ||A|| in the
-        residual of A. In practice a quarter of that is still an upper bound.
+        residual of A. In practice half of that is still an upper bound.
         """
-        return PROMISE * norm * residuals / np.maximum(amplified, 1.0)
+        return norm * residuals / np.maximum(amplified, 1.0)
 
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
@@ -100,7 +98,7 @@ def choose_degree(operator: Any, block_size: int, basis: int, itemsize: int | No
         return 1
     n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
     orthogonalising_s = step_s(operator.device, n, size, block_size, basis)
-    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), MAX_DEGREE))
+    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), STIFFEST))
 
 
 def design_filter(
@@ -302,6 +300,10 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
     if buffer.device == "cpu" or not everywhere(layout, is_recordable and pays):
         return None
     return Recorder(buffer.device, None if layout is None else layout.comm)
+
+
+# Share of the distance from a target, or of both squared: up to it residuals are those of separated vectors.
+SEPARATED = 0.03
 
 
 class FoldedOperator:

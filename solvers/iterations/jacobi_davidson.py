@@ -25,7 +25,7 @@ from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..sizes import FEW_RESTARTS, LEAST_STEPS, WIDTH, outpaced
 from .base import Iteration
-from .chebyshev import PAYING_DEGREE, FoldedOperator, choose_degree
+from .chebyshev import PAYING_DEGREE, SEPARATED, FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .lanczos import KEPT
@@ -43,7 +43,6 @@ REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, 
 # filter computes the lowest eigenvectors of (A - tau I)^2 by products alone, until residuals are small
 # compared with the distances from tau: from there on corrections converge fast, and filters of the square
 # slowly.
-NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
 START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
 
 
@@ -295,7 +294,7 @@ class _Standing(Tolerance):
     """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
+        limits: RealArray = np.maximum(SEPARATED * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
 
 

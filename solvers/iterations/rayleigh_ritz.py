@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from typing import Any, Literal
 
@@ -29,7 +28,6 @@ SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copi
 # vanish in a Rayleigh-Ritz step of all.
 COMPUTED = 0.5
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
-UNTHREADED = 24  # rows of a projected matrix
 EIGENPAIRS = {"f": lapack.ssyevd, "d": lapack.dsyevd, "F": lapack.cheevd, "D": lapack.zheevd}
 
 
@@ -174,9 +172,8 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     T = (T + T.conj().T) / 2
     if not len(T):
         return np.zeros(0), T
-    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
-    # smaller ones BLAS starts none.
-    with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
+    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores.
+    with single_threaded_blas:
         theta, Y, failed = EIGENPAIRS[T.dtype.char](T, lower=1)  # in 0.85 of the time of NumPy's
         if failed:  # divide and conquer does for values of multiplicity six
             theta, Y = scipy.linalg.eigh(T, driver="ev")

@@ -27,7 +27,8 @@ RESOLUTION = 4.0  # b u: eigenvalues of a scaled Gram matrix below it are not re
 PLAIN_GROWTH = 1e3  # growth of rounding errors below which a Cholesky factorisation needs no pivoting
 PLAIN_NOISE = 1e-4  # relative noise of columns below which it needs none either
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
-AMPLIFIED = 16.0  # u: accepted loss of orthogonality between V and Q
+CLEAN = 8.0  # u per column: ||X^H X - I||_F that rounding alone causes
+AMPLIFIED = 2 * CLEAN  # u: accepted loss of orthogonality between V and Q
 _LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrtri)}
 
 

@@ -25,8 +25,8 @@ from blockvec.errors import BlockvecError, BreakdownError, OptionError
 from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
+from ..blocks import ORDINARY, empty_block, is_explicit, is_ordinary, ordinary_exponent, times, to_host
 from ..blocks import Operator as BlockOperator
-from ..blocks import empty_block, is_explicit, is_ordinary, ordinary_exponent, times, to_host
 from ..iterations.rayleigh_ritz import FLOOR
 from ..problem import Problem
 from ..result import EigenResult
@@ -35,7 +35,6 @@ from ..runtime.processes import largest
 # Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
 # rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
-UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
 # Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
@@ -148,7 +147,7 @@ class Scaling:
             )
             result = result.with_info(why=result.info["why"] + parts, asymmetry=asymmetry)
         info = result.info
-        if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
+        if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=2 * ORDINARY)):
             raise BreakdownError(
                 f"the norm of A is {info['norm']:.1g}, the squares of residuals exceed the range of "
                 f"{info['dtype']}; give norm=, or check_hermitian=True, and A is scaled."

@@ -30,14 +30,13 @@ from ..stages.combine import (
     one_after_other,
 )
 from ..stages.run import solve
-from .deflation import solve_around
+from .deflation import SLACK, solve_around
 from .inner_product import orthonormal
 from .spectral_map import SHARE, Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
@@ -139,7 +138,7 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
     floor = pair_floor(problem.tolerance, values, norms, lengths)
-    is_as_good = result.residuals <= np.maximum(result.limits, LOOSER * floor)  # and not NaN
+    is_as_good = result.residuals <= np.maximum(result.limits, SLACK * floor)  # and not NaN
     if result.converged.all() or not is_as_good.all():
         return result
     factor = float((result.residuals / floor).max())
