@@ -185,7 +185,7 @@ def integer(name: str, value: Any, least: float = -math.inf, most: float = math.
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
     if not least <= number <= most:
         bound = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-        got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
+        got = number if abs(number) <= np.iinfo(np.int64).max else "an integer of more than 64 bits"
         raise OptionError(f"{name}: got {got}; give an integer {bound}.")
     return int(number)
 

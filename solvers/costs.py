@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .factorization.work import FactorWork
     from .problem import IterationOptions, Problem
 
-INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
+INDEX_BYTES = np.dtype(np.int32).itemsize  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 2  # n^2 / nonzeros: matrices with fewer zeros fill in
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
@@ -37,7 +37,6 @@ RECEIVED = 10  # bytes moved per byte received: 5 for two processes of a host, 1
 class FactorRates:
     """Seconds of a library of sparse factors."""
 
-    least_s: float  # least time of a whole solve by shift-invert, the same for all matrices
     row_s: float  # per row, of the analysis
     symbolic_s: float  # per entry of the factors, of the analysis
     flop_s: float  # per operation
@@ -48,8 +47,7 @@ class FactorRates:
 class Rates:
     """Seconds of the operations of an iteration on a class of device."""
 
-    call_s: float  # least time of a product with a block
-    column_s: float  # the same for a single column, and within a Chebyshev recurrence, which checks nothing
+    call_s: float  # least time of a product
     byte_s: float  # per byte that a product moves
     mixed_s: float  # least time of a product whose time is that of memory: single precision saves some
     vector_passes: float  # reads and writes of a block per product
@@ -57,12 +55,12 @@ class Rates:
     queued_s: float  # least time of a step that a call queues with others, in the place of STEP_S
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
+    inverted_s: float  # least time of a whole solve by shift-invert
     factors: Mapping[str, FactorRates]  # by library
 
 
 HOST = Rates(
-    call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
-    column_s=3e-5,  # one core, 900 rows: 3.4e-5; 2e-5 within a recurrence (two cores of a server)
+    call_s=3e-5,  # one core, 900 rows: 3.4e-5 for a column; 2e-5 within a recurrence (two cores of a server)
     byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
     mixed_s=3e-3,  # two cores, 64 000 rows: it saved none, with operands in caches
     vector_passes=2.5,  # two cores of a server; with those of a GPU filters took 1.2 to 1.3 times as long
@@ -70,28 +68,29 @@ HOST = Rates(
     queued_s=0,  # there is no queue
     dense_s=0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
+    inverted_s=0.05,  # one core: with 0.15 a stiff mesh of 1300 rows took 3.7 times as long
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
-        "SuperLU": FactorRates(least_s=0.15, row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
+        "SuperLU": FactorRates(row_s=0, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8),
         # MKL 2026.2 on one core: 0.9 s for a cube of 40^3 points, 1.3 s for a square of 500^2, 0.5 s for an
         # elastic block of 23,000 unknowns and for a spin chain of 12,870 states.
-        "PARDISO": FactorRates(least_s=0.15, row_s=3e-6, symbolic_s=1e-8, flop_s=1.2e-11, solve_s=4e-9),
+        "PARDISO": FactorRates(row_s=3e-6, symbolic_s=1e-8, flop_s=1.2e-11, solve_s=4e-9),
     },
 )
 GPU = Rates(
     call_s=2e-5,  # H100, few rows
-    column_s=2e-5,  # H100: see STEP_S
     byte_s=2.5e-13,  # H100 and H200: 4 TB/s
     mixed_s=2e-5,  # H100, six matrices from here to ten times that: it saved 8 to 43 per cent
-    vector_passes=3.5,  # H100: with STEP_S and column_s the best for 11 matrices of 6e3 to 2e6 rows
+    vector_passes=3.5,  # H100: with STEP_S and call_s the best for 11 matrices of 6e3 to 2e6 rows
     basis_passes=4,  # the same
     queued_s=6e-5,  # H100, few rows
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
+    inverted_s=0.4,  # H200
     factors={
         # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
         # 1e6, and 0.55 s for its numbers; 5e-3 s for a solve with few rows.
-        "cuDSS": FactorRates(least_s=0.4, row_s=1.5e-6, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11)
+        "cuDSS": FactorRates(row_s=1.5e-6, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11)
     },
 )
 
@@ -104,7 +103,7 @@ def rates(device: str) -> Rates:
 Rival = Literal["end", "full", "inside", "solves", "factors", "interval"]
 SHORT = 150  # rows: LAPACK takes less time than blocks of solves
 SMALL = 500  # rows: it takes a fraction of a second, and needs no threads of BLAS
-PER_PAIR = 5  # rows per wanted pair, beside twice SHORT: steps and solves take longer for more pairs
+PER_PAIR = 5  # rows per wanted pair, or so many more: steps and solves take longer for more pairs
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival, on the host
 # and on a GPU.
 DENSE_ROWS: dict[Rival, tuple[tuple[int, int], tuple[int, int]]] = {
@@ -123,7 +122,6 @@ DENSE_ROWS: dict[Rival, tuple[tuple[int, int], tuple[int, int]]] = {
     # Counts and shifts for all values in an interval.
     "interval": ((SMALL, 0), (SMALL, 0)),
 }
-DENSE_SHARE = 3  # n / k: for more pairs the basis of an iteration would be the whole space
 
 
 def dense_rows(rival: Rival, device: str, k: int) -> int:
@@ -136,8 +134,8 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
     """Return the reason why dense LAPACK is faster for k pairs of n rows than a rival; None if it is not."""
     if n <= (most := dense_rows(rival, device, k)):
         return f"n = {n} is at most {most}"
-    if rival != "factors" and k * DENSE_SHARE > n:
-        return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if rival != "factors" and k * PER_PAIR > n:
+        return f"k = {k} is more than 1/{PER_PAIR} of n = {n}"
     return None
 
 
@@ -169,7 +167,7 @@ def product_s(operator: Operator, columns: int) -> float:
 
 def recurrence_s(operator: Operator, columns: int) -> float:
     """Predict the seconds of a product with a block within a polynomial."""
-    return max(rates(operator.device).column_s, product_s(operator, columns))
+    return max(rates(operator.device).call_s, product_s(operator, columns))
 
 
 def step_s(device: str, n: int, itemsize: int, columns: int, basis: float) -> float:
@@ -186,7 +184,7 @@ def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
     """
     op, rate = problem.operator, rates(problem.operator.device)
     if columns == 1:
-        return rate.column_s + product_s(op, 1)
+        return rate.call_s + product_s(op, 1)
     size, basis = op.dtype.itemsize, options.ncv
     if rate.queued_s and options.method != "jd":
         vectors = basis + rate.basis_passes * BLOCK_PASSES * columns
@@ -246,7 +244,6 @@ MOST_BYTES = 1 << 33  # bytes, predicted: of the same, half of the memory of a s
 # 30^3.
 QUICK_S = 8.0  # s, predicted
 MOST_ENTRIES = 5_000_000  # entries of a matrix that is copied for this prediction, up to three times too high
-FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
 SMALL_BYTES = 1 << 28  # bytes that are taken to be free on a host: asking takes a millisecond
 
 
@@ -281,7 +278,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     if dense_is_faster(n, 0, A.device, "factors") is not None:
         return False
     has_library = is_small(A) or blockvec.Factorization.is_available(A.device)
-    return has_library or entries <= min(MOST_ENTRIES, FOREST * n)
+    return has_library or (entries <= MOST_ENTRIES and entries - n <= 2 * n)  # two per edge of a forest
 
 
 def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:

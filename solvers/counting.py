@@ -27,6 +27,7 @@ from blockvec.system.frozen import frozen
 from . import arguments
 from .blocks import Operator, RealArray
 from .costs import can_factorise, place_of, require_factors
+from .factorization.gram import STEPS
 from .factorization.inertia import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
 from .runtime.processes import split
@@ -36,7 +37,6 @@ from .transform.scaling import may_have_penalties, measured
 from .transform.standard_form import standard_form
 
 VECTORS = 16  # random vectors of an estimate
-STEPS = 50  # Lanczos steps of a first sketch
 MAX_STEPS = 800  # steps at most, while nodes next to an end matter
 
 

@@ -37,6 +37,7 @@ from .stages.dense import dense_bytes
 
 PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
 MAX_RESTARTS = 5000  # restarts of Lanczos: documented; outer steps of Jacobi-Davidson per pair
+FEW_RESTARTS = 30  # restarts of an iteration that needs few, as a rule, after which it gives up
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
 # Most bytes of a basis that is larger than usual: of a window, and of a function of a GPU that takes twice as
 # many steps between restarts (nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time with it).

@@ -11,7 +11,6 @@ condition number is used.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from typing import Any
@@ -33,11 +32,11 @@ RESOLUTION = 4.0  # b u: eigenvalues of a scaled Gram matrix below it are not re
 PLAIN_GROWTH = 1e3  # growth of rounding errors below which a Cholesky factorisation needs no pivoting
 PLAIN_NOISE = 1e-4  # relative noise of columns below which it needs none either
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
-AMPLIFIED = 16.0  # u: accepted loss of orthogonality between V and Q
+CLEAN = 8.0  # u per column: ||X^H X - I||_F that rounding alone causes
+AMPLIFIED = 2 * CLEAN  # u: accepted loss of orthogonality between V and Q
 _LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrtri)}
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
-UNTHREADED = 24  # rows of a projected matrix
 EIGENPAIRS = {"f": lapack.ssyevd, "d": lapack.dsyevd, "F": lapack.cheevd, "D": lapack.zheevd}
 
 
@@ -233,9 +232,8 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     T = (T + T.conj().T) / 2
     if not len(T):
         return np.zeros(0), T
-    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
-    # smaller ones BLAS starts none.
-    with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
+    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores.
+    with single_threaded_blas:
         theta, Y, failed = EIGENPAIRS[T.dtype.char](T, lower=1)  # in 0.85 of the time of NumPy's
         if failed:  # divide and conquer does for values of multiplicity six
             theta, Y = scipy.linalg.eigh(T, driver="ev")

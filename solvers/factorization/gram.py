@@ -29,8 +29,7 @@ from ..functions.recurrence import Recurrence
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from .shifted import INVERSE, Solve
 
-NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
-ROUNDING = 450.0  # eps, of the largest diagonal element or the norm: what is smaller is zero
+ROUNDING = 450.0  # eps, of the largest diagonal element or pivot, or the norm: what is smaller is zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
 DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 
@@ -131,7 +130,7 @@ def gram_factor(name: str, matrix: Any) -> Factor:
         C = _dense_factor(name, inner.toarray(), ROUNDING * float(np.finfo(dtype).eps))
         return Factor.of(_scatter(sp.csr_array((scale[:, None] * C).astype(dtype)), live, n))
     lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
-    negligible = NEGLIGIBLE * float(np.abs(pivots).max())
+    negligible = ROUNDING * float(np.finfo(float).eps) * float(np.abs(pivots).max())
     if pivots.min() < -negligible:
         raise indefinite(name)
     kept, order = np.flatnonzero(pivots > negligible), np.argsort(place)

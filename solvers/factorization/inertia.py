@@ -38,7 +38,7 @@ COARSE = 1e6  # rounding errors of an eigenvalue: a count at a larger distance t
 # Distances of a count from the furthest value, in gaps to the next one. The first is for ends only: in the
 # middle of the spectrum of a cube, factors a millionth of a gap away lost all digits, and took ten times as
 # long.
-GAPS = 0.0, 0.01, 0.1, 0.5
+GAPS = 0.0, 0.01, 0.5
 
 
 def count_below(factors: Factorization, mu: float) -> int | None:
@@ -239,7 +239,7 @@ class Pencil:
     def doubtful(self, cut: Cut, end: float, side: int) -> int:
         """Count the eigenvalues that may be on the wrong side of an end, whose cut moved more than once."""
         distance = abs(cut.sigma - end)
-        if math.isinf(end) or distance <= BEYOND * FURTHER**1.5 * self.rounding(end):
+        if math.isinf(end) or distance <= 2 * BEYOND * FURTHER * self.rounding(end):
             return 0
         return abs(cut.below - self.cut(end, -side).below)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from blockvec.system.frozen import frozen
 from ..blocks import Array, to_host
 from ..problem import FLOOR
 from ..result import SingularError
+from ..small_matrices import UNIT
 
 Solve = Callable[[Array], Array]
 
@@ -25,9 +27,8 @@ INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Min
 # the distance of the nearest eigenvalue, since they are amplified by its inverse (at 5e-8 a graph needed
 # refined steps), and in u, of which one refined solve for the vectors left 140 at most. Refined steps took
 # 1.1 to 2.2 times as long in spectra.
-HARMLESS = 1e-8
+HARMLESS = math.sqrt(UNIT)
 ROUGH = 1000.0  # u
-FASTER = 0.1  # share to which each step of refinement must reduce residuals
 
 
 @frozen
@@ -117,7 +118,7 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
                 f"OPinv: is not the inverse of A - sigma M for sigma = {sigma:g}; (A - sigma M) OPinv x "
                 f"differs from x by {error:.1e} ||x|| for a random x, of which {INVERSE:g} is permitted."
             )
-        if errors and error > FASTER * errors[-1]:
+        if errors and error > errors[-1] / 2:
             break
         errors.append(error)
         if error <= FLOOR * rounding:

@@ -23,13 +23,13 @@ from blockvec import Factorization
 from blockvec.system.frozen import frozen
 
 from ..blocks import to_host
-from ..costs import FactorRates, rates
+from ..costs import INDEX_BYTES, FactorRates, rates
 
 # Elements and operations per those of the sums. Of the elements, cuDSS stored 2.1 (a plane mesh), 3.0 (a
 # spatial one) and 5.2 times (with three unknowns per node), SuperLU 1.6 to 7.1 times, and fewer only where
 # the graph is almost a tree or random.
 ENTRIES, FLOPS = 3.0, 10.0
-BYTES_PER_ENTRY = 24
+BYTES_PER_ENTRY = 2 * (np.dtype(np.float64).itemsize + INDEX_BYTES)  # of both factors of SuperLU
 # Of a solve: factors for some shifts and the last count, and solves with blocks of eight columns.
 SHIFTS, SOLVES = 4, 60
 # Of random graphs, a dense block of this share of the rows is left, which falls with the mean degree d as
@@ -51,7 +51,7 @@ class FactorWork:
 
     @property
     def nbytes(self) -> float:
-        """Memory of both factors of SuperLU, with indices."""
+        """Memory of both factors, with indices."""
         return BYTES_PER_ENTRY * self.entries
 
     @classmethod
@@ -94,7 +94,7 @@ class FactorWork:
         rate = self._rates(device)
         again_s = rate.flop_s * self.flops if device != "cpu" else self.factor_s(device)
         solves_s = SOLVES * rate.solve_s * self.entries
-        return rate.least_s + self.factor_s(device) + (SHIFTS - 1) * again_s + solves_s
+        return rates(device).inverted_s + self.factor_s(device) + (SHIFTS - 1) * again_s + solves_s
 
     def _rates(self, device: str) -> FactorRates:
         library = "cuDSS" if device != "cpu" else Factorization.library(device, self.dtype)

@@ -23,8 +23,8 @@ from ..arguments import (
 )
 from ..blocks import empty_block, is_explicit, is_ordinary, to_host
 from ..runtime.processes import delivered, split
+from ..transform.scaling import NOT_HERMITIAN
 
-NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
 SAME_PHASE = 2 / 3  # power of eps: distance from a power of i within which a measured phase is that
 

@@ -31,14 +31,15 @@ from ..costs import SINGLE
 from ..functions.recurrence import Recurrence
 from ..problem import Which
 from ..runtime.processes import everywhere
+from ..small_matrices import UNIT as DOUBLE
 
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
-MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
+# Amplification of the first wanted value: more costs orthogonality without a gain.
+MAX_GROWTH = 1 / math.sqrt(DOUBLE)
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
 LEAST_GROWTH, STIFFEST = 2.0, 256
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
-PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 
 
 class Filter(NamedTuple):
@@ -67,9 +68,9 @@ class Filter(NamedTuple):
         """Predict residuals of A, of a norm, from those of T_degree at its values.
 
         A residual r at the value phi is an error of r/phi in the vector, and of up to 2 r/phi ||A|| in the
-        residual of A. In practice a quarter of that is still an upper bound.
+        residual of A. In practice half of that is still an upper bound.
         """
-        return PROMISE * norm * residuals / np.maximum(amplified, 1.0)
+        return norm * residuals / np.maximum(amplified, 1.0)
 
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
@@ -224,6 +225,10 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
     if buffer.device == "cpu" or not everywhere(layout, is_recordable and pays):
         return None
     return Recorder(buffer.device, None if layout is None else layout.comm)
+
+
+# Share of the distance from a target, or of both squared: up to it residuals are those of separated vectors.
+SEPARATED = 0.03
 
 
 class FoldedOperator:

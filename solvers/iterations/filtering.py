@@ -69,11 +69,7 @@ SKETCH_WIDTH = 2  # vectors of a sketch
 # long on an H200, one of 200^3 rows 1.3 times: the degree followed from an edge that was too far inside.
 SKETCH_STEPS, MOST_SKETCH_STEPS = 40, 320
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
-CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
-# Share of the degree in double precision down to which a filter is mixed: rounding errors bound the spread,
-# and with it the degree where the first value is far out. A product in single precision takes half the time.
-LEAST_MIXED = 0.6
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
@@ -166,7 +162,7 @@ class FilteredRestart(ThickRestart):
 
         def is_resolved(sketch: Sketch) -> bool:
             edge = sketch.beyond(outside, which, below=sketch.beyond(k, which))
-            return float(sketch.counts[ranking_key(sketch.theta, which) > edge].sum()) <= CROWDED * outside
+            return float(sketch.counts[ranking_key(sketch.theta, which) > edge].sum()) <= 2 * outside
 
         V, most = self.krylov.buffer.random_like(SKETCH_WIDTH, self.rng), MOST_SKETCH_STEPS
         sketch = sketch_spectrum(self.operator, V, SKETCH_STEPS, self.locked, most=most, resolved=is_resolved)
@@ -192,7 +188,7 @@ class FilteredRestart(ThickRestart):
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
             degrees = [0 if filter is None else filter.degree for filter in (made, double)]
-            if degrees[0] < LEAST_MIXED * degrees[1]:
+            if 2 * degrees[0] < degrees[1]:  # a product in single precision takes half the time
                 made, is_mixed, self.mixes = double, False, False
         if made is None:
             return None
@@ -209,7 +205,9 @@ class FilteredRestart(ThickRestart):
             degree = max(degree, choose_degree(self._single()[0], *sizes, self.operator.dtype.itemsize))
             unit = UNIT
         rounding = unit * norm
-        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        spread = LEAST_SPREAD
+        if rounding:
+            spread = min(max(limit / (LEAST_SPREAD * rounding), LEAST_SPREAD), MAX_SPREAD)
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
         return design_filter(values, self.which, norm, degree, spread, least)
 

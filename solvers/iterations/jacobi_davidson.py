@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, pick, side_by_side, small_matrix, to_host
-from ..costs import choose_degree
+from ..costs import PAYING_DEGREE, choose_degree
 from ..problem import FLOOR, Counts, IterationOptions, IterationState, Problem, Tolerance, excess, ranking_key
 from ..sizes import choose_options, outpaced
 from ..small_matrices import gram_root
 from .base import Iteration
-from .chebyshev import FoldedOperator
+from .chebyshev import SEPARATED, FoldedOperator
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .filtering import FilteredRestart
 from .lanczos import KEPT
@@ -34,7 +34,6 @@ from .search_space import SearchSpace
 from .verification import MIN_SEARCH, Search
 
 STALLED = 240  # corrections without a gain, after which a run ends
-STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
@@ -44,10 +43,8 @@ REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, 
 # filter computes the lowest eigenvectors of (A - tau I)^2 by products alone, until residuals are small
 # compared with the distances from tau: from there on corrections converge fast, and filters of the square
 # slowly.
-NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
 START_SPARE = 4  # vectors in addition to the wanted ones: without, seven solves took 1.24 times as long
 START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
-START_DEGREE = 6  # products per orthogonalised block of the same cost, from which A is cheap to apply
 
 
 class JacobiDavidson(Iteration):
@@ -125,7 +122,7 @@ class JacobiDavidson(Iteration):
         space, b = self.space, self.options.block_size
         is_free = self.random_start and self.preconditioner is None
         degree = choose_degree(self.operator, self.options.block_size, self.options.ncv)
-        if self.target is not None and is_free and degree >= START_DEGREE:
+        if self.target is not None and is_free and degree >= PAYING_DEGREE:
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
             self.filter_calls = self.counts.block_applications
@@ -240,7 +237,7 @@ class JacobiDavidson(Iteration):
         now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
             self.best, self.best_at = measure, now
-        is_over = now[0] - self.best_at[0] >= STALLED and now[1] - self.best_at[1] >= STALLED_COLUMNS
+        is_over = now[0] - self.best_at[0] >= STALLED
         return "stagnated" if is_over else ""
 
     def _vectors(self) -> Block:
@@ -304,7 +301,7 @@ class _Standing(Tolerance):
     """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
+        limits: RealArray = np.maximum(SEPARATED * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
 
 

@@ -39,7 +39,7 @@ from ..blocks import (
     vector_calls,
 )
 from ..orthogonalization import orthogonalize
-from ..problem import Counts
+from ..problem import FLOOR, Counts
 from ..runtime.processes import everywhere
 from ..small_matrices import (
     MOST_OBLIQUE,
@@ -61,9 +61,6 @@ PAUSE = 2
 # a last Rayleigh-Ritz step makes vectors orthonormal. With full orthogonalisation of each vector 19 problems
 # take 1.09 times as long in the mean, one with 12 000 rows 1.55 times.
 LOSS = MOST_OBLIQUE
-# Ratio of inner products to estimates, or of couplings of Ritz vectors to rounding errors of A, that shows
-# those to be wrong: the projected matrix, its norm and all limits that follow from it would be, too.
-UNEXPECTED = 100.0
 # Asymmetry of a projected matrix, in eps ||A||, that may come from rounding errors of earlier restarts. It is
 # averaged, which damps them: a correction preserves them, and 7 of 12 solves with two columns per restart did
 # not converge to tol=0. With 16 true residuals are twice as large after a hundred restarts.
@@ -442,7 +439,8 @@ class SingleKrylov(BlockKrylov):
                 expected = self._estimate(alpha, beta, rest)
         if self._again or not expected <= LOSS:
             part = components(V, w)
-            if is_estimated and not np.abs(part).max() <= UNEXPECTED * max(expected, LOSS) * rest:
+            # Otherwise estimates are wrong: the projected matrix, its norm and all limits would be, too.
+            if is_estimated and not np.abs(part).max() <= FLOOR * max(expected, LOSS) * rest:
                 self.reorthonormalize()  # the vectors have lost more than is permitted
                 return False
             self._remove(V, part, y=w)
@@ -495,7 +493,7 @@ class SingleKrylov(BlockKrylov):
             return theta, Y
         rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
         Y, coupling = oblique(T, theta, Y, DRIFT * rounding)
-        if coupling > UNEXPECTED * max(rounding, self.defect):
+        if coupling > FLOOR * max(rounding, self.defect):
             self.reorthonormalize()  # which makes T Hermitian
             theta, Y = ritz_pairs(T)
         return theta, Y

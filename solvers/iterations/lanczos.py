@@ -21,6 +21,7 @@ from ..blocks import (
     width_padding,
 )
 from ..problem import IterationOptions, Problem, excess, ranking_key, select
+from ..sizes import LEAST_STEPS
 from ..small_matrices import SAME_RITZ_VALUE, clusters, gram_root, ritz_pairs, separate_copies
 from .base import Iteration
 from .chebyshev import Filter
@@ -291,7 +292,7 @@ class ThickRestart(Iteration):
         # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts, and
         # where it has none for eight, a value at one end may converge before a larger one at the other end.
         k, b, is_both = self.problem.k, self.options.block_size, self.which == "LM"
-        has_room = self.options.ncv >= k + (8 if is_both else 2) * b
+        has_room = self.options.ncv >= k + (LEAST_STEPS if is_both else 2) * b
         in_order = has_room and not (is_both and self.degree > 1)
         return Search(
             self.operator,

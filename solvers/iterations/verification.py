@@ -38,6 +38,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
+from ..costs import SMALL_BYTES
 from ..orthogonalization import orthogonalize
 from ..problem import SAME_VALUE, Counts, Verification, Which, ranking_key
 from ..small_matrices import clusters, ritz_pairs
@@ -51,7 +52,6 @@ LEAST_STEPS = {"host": GROUP, "gpu": 2 * GROUP}  # before the first look: shifts
 FURTHER = 1.1
 # Budgets of a search after which it is undecided, and times that copies of the last value are projected out.
 MOST_BUDGETS = 4
-FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
 class Search:
@@ -281,7 +281,7 @@ class _End:
 def _filled_up(X: Block) -> Block:
     """Return the vectors found, with zeros to a width that other blocks have if there is memory."""
     count, width = X.shape[1], padded_width(X.shape[1], X)
-    if width == count or X.shape[0] * width * X.dtype.itemsize > FILLED_BYTES:
+    if width == count or X.shape[0] * width * X.dtype.itemsize > SMALL_BYTES:
         return X
     # Kernels of found vectors expect the columns of a wider block.
     filled = X.like(padded_width(width + 1, X))[:, :width]

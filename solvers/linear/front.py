@@ -19,6 +19,7 @@ from ..arguments import check_choice, integer
 from ..blocks import Block, RealArray, is_explicit, to_host
 from ..problem import Counts
 from ..runtime.processes import together
+from ..transform.scaling import NOT_HERMITIAN
 from .block_cg import BlockCG, Shifted
 from .calls import Run, Systems, corrected
 from .gmres import block_gmres
@@ -32,7 +33,6 @@ from .vectors import (
     minimum_residuals,
 )
 
-NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
 RESTART = 20  # steps of GMRES between restarts by default, as in SciPy
 FACTORED_S = 5.0  # s, predicted: a factorisation that `solve` prefers to an iteration of unknown length
 

@@ -16,11 +16,10 @@ from blockvec import start_copies
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, applied, column_factors, small_matrix
-from ..small_matrices import AMPLIFIED, ENOUGH, NOISE, Step, gram_root, plain, ranked
+from ..small_matrices import AMPLIFIED, CLEAN, ENOUGH, NOISE, Step, gram_root, plain, ranked
 
 NORM_DROP = 0.5  # ratio of lengths after and before a pass, below which another follows; "twice is enough"
 MAX_PASSES = 3  # passes over V after the first
-CLEAN = 8.0  # u per column: ||X^H X - I||_F that rounding alone causes
 
 
 class Decomposition:

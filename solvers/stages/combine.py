@@ -25,6 +25,7 @@ from ..orthogonalization import orthogonalize
 from ..problem import IterationState, Problem, Selection, ranking_key, staged
 from ..result import EigenResult
 from ..runtime.processes import delivered
+from ..sizes import WIDTH
 from ..small_matrices import cholesky_factor, ritz_pairs
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
-COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
 
 
 def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationState]:
@@ -230,7 +230,7 @@ def ritz_pairs_of(problem: Problem, X: Block, told: EigenResult) -> tuple[EigenR
     `told` describes the result, with the norm of A.
     """
     R = X.like()
-    apply_in_ranges(problem.operator, X, R, COLUMNS_AT_ONCE)
+    apply_in_ranges(problem.operator, X, R, 2 * WIDTH)
     project_out(problem.locked, R)
     theta, U = ritz_pairs(to_host(X.dot(R)))
     for block in (X, R):

@@ -63,7 +63,7 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
         return None
     if not is_explicit(A) or (place := place_of(A, op.device)) is None:
         return math.inf, math.inf
-    column_s = rates(op.device).column_s + product_s(op, 1)
+    column_s = rates(op.device).call_s + product_s(op, 1)
     if not hasattr(A, "nnz") or FactorWork.banded(A).factor_s(place) <= column_s * COLUMNS:
         return None
     work = FactorWork.of(A)

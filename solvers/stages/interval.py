@@ -7,6 +7,7 @@ to ask for, and is corrected if none of them lies outside.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 2  # pairs asked for beyond the estimate and its error
 GROWTH = 2  # of their number, while none of them lies outside
-ROUNDS = 8  # of an iteration with more pairs, at most
 BASES = 4  # vectors of a slice, beside those found, per pair in it
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
@@ -151,7 +151,7 @@ def _by_iteration(task: Call, problem: Problem, low: float, high: float) -> Eige
     )
     n, result = problem.n, None
     wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
-    for turn in range(ROUNDS):
+    for turn in itertools.count():
         k = min(wanted, n)
         latest = task.solve(replace(staged(part, f"round {turn}"), k=k))
         if result is not None:

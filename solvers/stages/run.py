@@ -21,7 +21,7 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Block, ColumnBlock, empty_block, side_by_side, to_host
-from ..costs import FEW_ROWS, shift_invert_s
+from ..costs import FEW_ROWS, rates, shift_invert_s
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
 from ..orthogonalization import orthogonalize
@@ -29,7 +29,7 @@ from ..problem import IterationOptions, Problem, Verification, Which, ranking_ke
 from ..result import EigenResult, InfiniteError, is_complete
 from ..runtime.checkpoint import probe
 from ..runtime.processes import largest
-from ..sizes import choose_options, completed, has_short_columns
+from ..sizes import FEW_RESTARTS, choose_options, completed, has_short_columns
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, with_outliers
 from .dense import solve_densely
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from ..call import Call
     from ..transform.standard_form import StandardForm
 
-LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
-ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of a prediction
-# Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
-PAIR_RESTARTS = {"host": 40, "gpu": 2}
+ELEMENT_S = 1e-7  # s per stored element: several times the time of a prediction
+PAIR_RESTARTS = {"host": FEW_RESTARTS, "gpu": 2}  # until the end of the spectrum of a pair is located
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
 FAILURES = {
@@ -92,7 +90,7 @@ def _run_all(task: Call) -> EigenResult:
         return _run_in_turn(task, problem)
     if form is None and problem.maxiter is None:  # stops where factors take less time
         seconds = functools.cache(functools.partial(shift_invert_s, task.A, op))
-        least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+        least_s = rates(op.device).inverted_s + ELEMENT_S * getattr(op, "nnz", problem.n**2)
 
         def successor(spent_s: float, whole_s: float) -> bool:
             longer_s = max(spent_s, whole_s)

@@ -18,11 +18,11 @@ from blockvec import array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
-from ..blocks import round_up, small_matrix, to_host
+from ..blocks import small_matrix, to_host
 from ..costs import factor_s, place_of, require_factors
 from ..problem import Problem, Which, split_outliers, staged
 from ..result import EigenResult, counted
-from ..sizes import why_dense
+from ..sizes import FEW_RESTARTS, why_dense
 from .combine import COUNTED, lacks, one_after_other, with_outliers
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 AT_ONCE_S = 0.3  # s, predicted: of factors that are computed before an iteration with a diagonal M is tried
 UNFACTORED = "use method='lanczos' or method='filter', which factorise nothing of A"
-STEPS = 16  # of shift-invert before a restart
-SOON = 10  # restarts at zero, which seems to be near
 # Restarts at a first shift, which locate the end for the last one; with up to six shifts 14 stiff matrices
 # took .98 of the time.
 LOCATING = 2
@@ -58,7 +56,7 @@ def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     if above.factors is None or above.factors.inertia != 0:
         return None
     inverted = replace(problem, operator=above.A, which="LM", method="lanczos")
-    soon = SOON if problem.maxiter is None else problem.maxiter
+    soon = FEW_RESTARTS if problem.maxiter is None else problem.maxiter
     result = solve_transformed(above, replace(_unproved(inverted, "above"), maxiter=soon))
     if not result.converged.all():
         return result.with_info(which="SA")
@@ -139,7 +137,7 @@ def _from_shifts(
     end, result, op = cast(Which, problem.which), first, cast(blockvec.Operator, problem.operator)
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
     b = 4 if op.device == "cpu" else 8
-    sizes: Any = {"block_size": b, "ncv": min(round_up(problem.k, b) + STEPS * b, problem.n)}
+    sizes: Any = {"block_size": b, "ncv": None}
     for is_last in (False, True):
         theta = to_host(result.eigenvalues).astype(np.float64)
         theta = theta[:b] if end == "SA" else theta[-b:]  # the others are less accurate as yet

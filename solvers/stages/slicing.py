@@ -31,30 +31,28 @@ from blockvec import BlockVector
 from blockvec.errors import BreakdownError
 
 from ..blocks import Block, RealArray, applied, assign, columns_of, empty_block, padded_width, pick, to_host
-from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
+from ..factorization.inertia import CLOSE, Cut, Pencil, shift_outside, uncertain
+from ..factorization.shifted import MOVES
 from ..iterations.base import Run, fingerprint
 from ..problem import STOPPED, Problem, Which
 from ..result import EigenResult, InfiniteError
 from ..runtime.checkpoint import probe
+from ..sizes import FEW_RESTARTS
 from ..transform.solution import measured_pairs, solve_transformed
 from ..transform.standard_form import StandardForm, standard_form
 from .combine import COUNTED
 
 # Values that a shift looks for, up to half as many more. More make a basis costly, fewer the factorisations.
 PER_SHIFT = 64
-SPARE = 16  # values of a range per further one that is asked for, where a shift is not in the very middle
-MAX_RESTARTS = 30  # restarts of a basis, after which a shift returns what has converged
 FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 # Empty sides are cut off so many times in succession, if so many values lie on the other one: from a shift
 # far from values that crowd at an end, solves lose digits. Without that, three such intervals took 3 to 6
 # times as long, and 40 others as long. Many copies lie on one side of every shift.
 HALVINGS, MANY = 5, 8
-NUDGES = 6  # places that are tried for a shift whose factors do not count
 NUDGE = 0.031  # distance of such places, in shares of the range
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
 NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
-AWAY = 0.1  # of ||A|| / ||M||: values from which an infinite end is looked for, a tenth of it further out
 
 
 class Slicing(Run):
@@ -146,12 +144,12 @@ class Slicing(Run):
         if is_next:
             ends = left.sigma + 2 * NUDGE * width, right.sigma - 2 * NUDGE * width
             middle = float(np.clip(np.median(self.theta[known]), *ends))
-        for nudge in range(is_next, NUDGES if width >= room else 0):
+        for nudge in range(is_next, MOVES if width >= room else 0):
             sigma = middle + NUDGE * (-1) ** nudge * ((nudge + 1) // 2) * width
             below = self.pencil.count(sigma)
             if below is not None and left.below <= below <= right.below and self._is_comfortable():
                 return sigma, Cut(sigma, below)
-        for move in range(1, NUDGES):  # as near a value with many copies
+        for move in range(1, MOVES):  # as near a value with many copies
             sigma = right.sigma + move * (1 + self.fruitless) * room
             factors.refactorize(sigma)
             if self._is_comfortable():
@@ -166,11 +164,11 @@ class Slicing(Run):
     def _collect(self, sigma: float, left: Cut, right: Cut) -> str:
         """Add the pairs around a shift that lie between two cuts; return a reason to stop."""
         pencil, known = self.pencil, self._between(left, right)
-        missing = min(self._missing(left, right), PER_SHIFT * 3 // 2)
+        missing = min(self._missing(left, right), PER_SHIFT + PER_SHIFT // 2)
         if self._form is None:
             self._form = standard_form(pencil.A, *pencil.matrices, sigma, factors=pencil.factors, k=PER_SHIFT)
         form = self._form = self._form.moved(sigma)
-        asked = missing + 1 + missing // SPARE
+        asked = missing + 1
         asked = padded_width(min(asked, PER_SHIFT) if len(known) else asked, self.X)
         part = replace(
             self.problem,
@@ -181,7 +179,7 @@ class Slicing(Run):
             deflated=self.theta[known],
             method="lanczos",
             block_size=min(missing, PER_SHIFT) if len(known) else self.problem.block_size,
-            maxiter=MAX_RESTARTS,
+            maxiter=FEW_RESTARTS,
             verify="never",
             callback=None,
             checkpoint=None,
@@ -249,7 +247,7 @@ def finite_end(pencil: Pencil, cut: Cut, other: float, end: Which) -> Cut:
     if math.isfinite(cut.sigma):
         return cut
     norm = pencil.norms.A / pencil.norms.M
-    spread = np.array([0.0, AWAY * norm] if end == "SA" else [-AWAY * norm, 0.0])
+    spread = np.array([0.0, CLOSE * norm] if end == "SA" else [-CLOSE * norm, 0.0])
     inside = spread + (other if math.isfinite(other) else 0.0)
     sigma = shift_outside(pencil.factors, inside, norm, end, may_be_zero=True, total=pencil.rank)
     if sigma is None:

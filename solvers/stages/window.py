@@ -28,7 +28,7 @@ from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, pick, round_up, side_by_side, to_host
-from ..iterations.chebyshev import FoldedOperator
+from ..iterations.chebyshev import SEPARATED, FoldedOperator
 from ..orthogonalization import orthogonalize
 from ..problem import IterationOptions, Problem, Tolerance, staged
 from ..result import EigenResult
@@ -37,7 +37,6 @@ from ..transform.spectral_map import SpectralMap, norm_of
 from .combine import one_after_other, ritz_pairs_of
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
-MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
 SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows, and factor per round
 ROUNDS = 3  # solves for the square, at most
 
@@ -126,7 +125,7 @@ def _unfolded(problem: Problem, square: EigenResult, norm: float) -> EigenResult
 
     found, R = ritz_pairs_of(problem, X, told)
     known = side_by_side(X, problem.locked)
-    failed = found.residuals > np.maximum(MIXED * distances(found), found.limits)
+    failed = found.residuals > np.maximum(SEPARATED * distances(found), found.limits)
     mixed = np.flatnonzero(failed)[: problem.n - known.shape[1]]
     if len(mixed):
         partners = pick(R, mixed)

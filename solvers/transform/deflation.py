@@ -18,6 +18,7 @@ from blockvec import BlockVector, Operator
 from ..blocks import Array, Block, applied, column_factors, needs_threads, side_by_side, to_host
 from ..problem import Problem, staged
 from ..result import EigenResult
+from ..sizes import WIDTH
 from ..stages.combine import concatenated, one_after_other
 from ..stages.run import solve
 from .inner_product import orthonormal
@@ -26,8 +27,7 @@ from .standard_form import StandardForm, operator_on
 
 NEAR = 1e-6  # distance from sigma, relative to ||A|| / ||M|| + abs(sigma): closer values are deflated
 APART = 100.0  # ratio of their transforms to those of others, below which they do no harm
-SLACK = 10.0  # times the limit: residuals at the shift, which a step of inverse iteration lowers
-FEW = 4  # pairs that are computed first, and times as many while all of them are at the shift
+SLACK = 10.0  # times its limit: a residual within the reach of errors of solves
 
 
 def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
@@ -42,7 +42,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         return solve(inside)
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
     near: Block | None = None
-    rest, room, asked, has_others, turn = inside, inside.n - inside.n_locked, FEW, False, 0
+    rest, room, asked, has_others, turn = inside, inside.n - inside.n_locked, WIDTH, False, 0
     looks: dict[str, Any] = {"which": "LM", "start": None, "callback": None, "verify": "never", "ncv": None}
     while True:
         is_last = has_others or asked >= (rest.k if are_nearest else room)
@@ -58,7 +58,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
                 return part
             vectors = side_by_side(near, BlockVector(part.eigenvectors)).array  # as they were projected out
             return replace(concatenated([*at_shift, part], part), eigenvectors=vectors)
-        asked *= FEW
+        asked *= WIDTH  # while all of them are at the shift
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.

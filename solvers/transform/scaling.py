@@ -25,8 +25,8 @@ from blockvec.errors import BlockvecError, BreakdownError, OptionError
 from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
+from ..blocks import ORDINARY, empty_block, is_explicit, is_ordinary, ordinary_exponent, times, to_host
 from ..blocks import Operator as BlockOperator
-from ..blocks import empty_block, is_explicit, is_ordinary, ordinary_exponent, times, to_host
 from ..problem import FLOOR, Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
@@ -34,13 +34,12 @@ from ..runtime.processes import largest
 # Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
 # rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
-UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
 # Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
 # matrices; this is half of the share of ||A|| to which residuals always count as converged.
 ROUNDING = FLOOR / 2
-MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
+NOT_HERMITIAN = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
 
 
 @frozen
@@ -149,7 +148,7 @@ class Scaling:
             )
             result = result.with_info(why=result.info["why"] + parts, asymmetry=asymmetry)
         info = result.info
-        if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
+        if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=2 * ORDINARY)):
             raise BreakdownError(
                 f"the norm of A is {info['norm']:.1g}, the squares of residuals exceed the range of "
                 f"{info['dtype']}; give norm=, or check_hermitian=True, and A is scaled."
@@ -336,7 +335,7 @@ def judged(
     if size <= ROUNDING * working:
         return 0.0, False
     is_removed = is_matrix and size <= max(own, min(tol, math.sqrt(working)))
-    if defect > MOST * eps and not is_removed:
+    if defect > NOT_HERMITIAN * eps and not is_removed:
         raise OptionError(
             f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
             f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
@@ -371,4 +370,4 @@ def may_have_penalties(A: Any) -> bool:
     largest = max(high, -low)
     if not FAR * max(low, -high, 0) < largest < math.inf:
         return False  # without a copy of a GPU's values, for which CuPy would compile kernels
-    return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
+    return bool(np.median(np.abs(to_host(diagonal))) < largest / FAR)

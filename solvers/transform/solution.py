@@ -21,7 +21,8 @@ from ..factorization.inertia import proof
 from ..linear.preconditioners import following
 from ..problem import FLOOR, STOPPED, Problem, Tolerance, Verification, Which, select, staged
 from ..result import EigenResult, InfiniteError
-from ..small_matrices import ritz_pairs
+from ..sizes import FEW_RESTARTS
+from ..small_matrices import MOST_OBLIQUE, ritz_pairs
 from ..stages.combine import (
     COUNTED,
     errors_allowed,
@@ -29,15 +30,13 @@ from ..stages.combine import (
     one_after_other,
 )
 from ..stages.run import solve
-from .deflation import solve_around
+from .deflation import SLACK, solve_around
 from .inner_product import orthonormal
 from .spectral_map import SHARE, Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
-POLISHING = 20  # restarts for the last digits where those at first were not enough
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
@@ -139,7 +138,7 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
     floor = pair_floor(problem.tolerance, values, norms, lengths)
-    is_as_good = result.residuals <= np.maximum(result.limits, LOOSER * floor)  # and not NaN
+    is_as_good = result.residuals <= np.maximum(result.limits, SLACK * floor)  # and not NaN
     if result.converged.all() or not is_as_good.all():
         return result
     factor = float((result.residuals / floor).max())
@@ -247,7 +246,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         _begun_with(inner, inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
-        maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
+        maxiter=inside.maxiter if inside.begins_with_corrections else FEW_RESTARTS,
     )
     # What was searched and how is told of the first solve: the last one has sizes of its own.
     names = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
@@ -347,7 +346,6 @@ def measured_pairs(
 
 PASSES = 5  # Rayleigh-Ritz steps at most
 FIRST_ORDER = 1e-3  # largest coefficient of one vector in another that is corrected to first order
-SMALL = 1e-9  # coefficients whose squares are below rounding errors
 
 
 def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[RealArray, Array]:
@@ -386,7 +384,7 @@ def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[Rea
         is_small = np.abs(E) <= FIRST_ORDER * np.sqrt(len(E))  # others are left to the next pass
         E = np.where(is_small, E, 0)
         X = X + X @ E
-        if is_small.all() and np.abs(E).max() <= SMALL:
+        if is_small.all() and np.abs(E).max() <= MOST_OBLIQUE:
             break
     return theta, X
 
