@@ -30,8 +30,8 @@ from blockvec.errors import BreakdownError
 from ..blocks import empty_block, is_explicit, side_by_side, small_matrix, to_host
 from ..costs import (
     AFFORDABLE_S,
+    DENSE_SHARE,
     FEW_ROWS,
-    PER_PAIR,
     can_factorise,
     dense_rows,
     factor_s,
@@ -110,8 +110,8 @@ def choose(task: Task) -> tuple[str, str]:
         is_small = m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
     if is_whole and is_small and task.method == "auto" and task.start is None:
         return "dense", f"A has {m} x {n} elements"
-    if k * PER_PAIR > n and fits:
-        return "dense", f"k = {k} is more than 1/{PER_PAIR} of min(m, n) = {n}"
+    if k * DENSE_SHARE > n and fits:
+        return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of min(m, n) = {n}"
     return "lanczos", "the largest values are at an end of the spectrum of A^H A"
 
 

@@ -42,7 +42,7 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
 from ..blocks import Array, Block, ColumnBlock, applied, is_explicit
-from ..costs import NEARLY_FULL, dense_rows
+from ..costs import DENSE_SHARE, NEARLY_FULL, dense_rows
 from ..factorization.gram import (
     ROUNDING,
     Factor,
@@ -205,7 +205,7 @@ def _is_iterated(M: Any, k: int) -> bool:
     weights = np.divide(1.0, diagonal, out=np.zeros(n), where=diagonal > 0)
     squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
     least_rank = np.count_nonzero(weights) ** 2 / max(float(weights @ (squares @ weights)), 1.0)
-    return bool(least_rank >= 2 * (k + BASIS))
+    return bool(least_rank >= DENSE_SHARE * (k + BASIS))
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:

@@ -233,7 +233,7 @@ def test_a_time_limit_returns_what_was_found() -> None:
 def test_ctrl_c_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slicing, "_stopped", lambda self: "interrupted" if self.counts.restarts else "")
     with pytest.raises(Interrupted) as stop:
-        solved(GRID, (0.5, 1.9))
+        solved(GRID, (0.5, 2.5))
     assert 0 < len(stop.value.result.eigenvalues) < stop.value.result.info["counted"]
 
 
