@@ -300,7 +300,10 @@ def repeat_until_a_failure(again: Any, V: BlockVector, recorder: Any, processes:
 @work
 def a_failure_between_recorded_steps_ends_them_everywhere(comm: Any, folder: Path) -> None:
     """Streams wait inside of recordings then, and may share queues of the GPU with all others."""
+    import cupy
+
     choose_gpu(communicator(comm))
+    most_s = 5 if cupy.cuda.runtime.getDeviceCount() >= comm.size else 60  # processes take turns on one GPU
     for transport in ("auto", "nccl"):
         with option_context(gpu_transport=transport):
             processes, generator = MpiCommunicator(comm), models.generator("laplace3d:nx=40,ny=40,nz=40")
@@ -325,7 +328,7 @@ def a_failure_between_recorded_steps_ends_them_everywhere(comm: Any, folder: Pat
                 took_s = time.monotonic() - begin_s
                 if processes.rank == 0:
                     print(f"{transport}: all have raised after {took_s:.2f} s", flush=True)
-                assert took_s < 5
+                assert took_s < most_s
                 with pytest.raises(BlockvecError, match="record them again"):
                     again()
 

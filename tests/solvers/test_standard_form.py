@@ -382,3 +382,24 @@ def test_a_shift_at_a_value_of_a_full_pair_keeps_the_digits_of_others(rng: int) 
     sigma = float(sl.eigh(A, M, eigvals_only=True)[30])
     result = eigsh(A, 20, M=M, sigma=sigma, method="lanczos", rng=rng, return_info=True)
     assert (result.residuals <= result.limits).all()
+
+
+@pytest.mark.parametrize("n", [1000, 4000])
+def test_a_single_negative_value_of_a_mass_is_seen(n: int) -> None:
+    values = np.random.default_rng(1).uniform(0.02, 1, n)
+    values[:2] = -0.001, 0.5
+    mean, half = (values[::2] + values[1::2]) / 2, (values[1::2] - values[::2]) / 2
+    coupling = np.zeros(n - 1)
+    coupling[::2] = half
+    M = sp.diags_array([coupling, np.repeat(mean, 2), coupling], offsets=[-1, 0, 1]).tocsr()
+    for options in ({"sigma": 0.5}, {"sigma": 0.5, "which": "SA"}, {}):
+        with pytest.raises(OptionError, match="M is indefinite"):
+            eigsh(models.laplace1d(n=n), 6, M=M, rng=0, **options)
+
+
+def test_a_matrix_that_buckling_factorises_is_always_checked() -> None:
+    n = 300
+    A = (models.laplace1d(n=n) + sp.diags_array(np.linspace(0, 0.3, n))).tolil()
+    A[3, 4] += 1e-3
+    with pytest.raises(OptionError, match="A is not Hermitian"):
+        eigsh(A.tocsr(), 4, M=element_mass(n), sigma=-0.5, mode="buckling", check_hermitian=False)
