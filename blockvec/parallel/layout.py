@@ -35,7 +35,7 @@ def partial_sums() -> Iterator[None]:
     >>> import numpy as np
     >>> from blockvec import BlockVector
     >>> from blockvec.parallel import RowLayout, partial_sums
-    >>> layout = RowLayout.equal(100)
+    >>> layout = RowLayout.equal(100, None)
     >>> V = BlockVector.random(100, 2, rng=0, layout=layout)
     >>> with partial_sums():
     ...     parts = [V.gram() for _ in range(3)]

@@ -102,7 +102,7 @@ class JacobiDavidsonOptions:
     inner_steps : int, optional
         Maximum number of MINRES or GMRES steps; default 100 for MINRES, 30 for GMRES.
     min_basis : int, optional
-        Number of vectors that a restart keeps; default k and three tenths of the rest of the basis.
+        Number of vectors that a restart keeps; default k and two fifths of the rest of the basis.
     """
 
     correction: Correction | CorrectionSolver = "auto"

@@ -28,9 +28,7 @@ from .chebyshev import Filter
 from .krylov import Ritz, krylov_of
 from .verification import MIN_SEARCH, Search
 
-# Share of the basis beyond the wanted vectors that a restart keeps. With PRIMME's 0.4 Jacobi-Davidson takes
-# 0.97 of the time (14 problems).
-KEPT = 0.3
+KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 

@@ -37,6 +37,7 @@ from ..orthogonalization import orthogonalize
 from ..problem import FLOOR, Counts, Problem, select
 from ..small_matrices import clusters, ritz_pairs
 
+NEW = 1e-8  # length, over the longest one, below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
 
 
@@ -228,3 +229,12 @@ class SearchSpace:
 
     def _transform(self, block: Block, C: Array) -> None:
         block.combine(small_matrix(C, self.buffer), out=block[:, : C.shape[1]])
+
+
+def extended(Y: Array, older: Array) -> Array:
+    """Append to orthonormal columns Y an orthonormal basis of the new directions of `older`."""
+    for _ in range(2):
+        older = older - Y @ (Y.conj().T @ older)
+        U, sigma, _ = np.linalg.svd(older, full_matrices=False)
+        older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
+    return np.hstack([Y, older])

@@ -196,7 +196,7 @@ def measured(
     of the largest entry, and unknown for a function.
     """
     columns = applications = 0
-    check |= mode in ("buckling", "reciprocal")  # A is factorised, and must be Hermitian as M must
+    check = bool(check) or mode in ("buckling", "reciprocal")  # where A is factorised
     is_known = check or norm is not None or is_explicit(A)
     asymmetry, removed = dict[str, float](), set[str]()
     found: dict[str, tuple[Operator, Any, float, float]] = {}
