@@ -261,10 +261,14 @@ class JacobiDavidson(Iteration):
     def _search(self) -> Search:
         """Make the search beside the pairs of a state, around a target by the folded operator."""
         theta, limits, which, target = self.state.eigenvalues, self.state.limits, self.which, self.target
-        # At two ends a copy may converge after less wanted values of the other sign. No copies need converge
-        # together, as in a Krylov space: in single precision 5 of 300 solves of a lattice returned a value of
-        # the next cluster in the place of the last copy.
-        copies = 0 if which == "LM" and target is None else 1
+        # At two ends a copy may converge after less wanted values of the other sign. Around a target no
+        # copies converge together: a single one may have others. In single precision 5 of 300 solves of a
+        # lattice returned a value of the next cluster in the place of the last copy.
+        copies = self.options.block_size
+        if target is not None or self.operator.dtype.char in "fF":
+            copies = 1
+        if target is None and which == "LM":
+            copies = 0
         operator: Operator = self.operator
         if target is not None:
             operator, which = FoldedOperator(operator, target, self.locked), "SA"
