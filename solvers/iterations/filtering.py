@@ -283,7 +283,7 @@ class FilteredRestart(ThickRestart):
         if not len(split_outliers(now.eigenvalues, self.residuals, limits, self.which)[0]):
             self._spread = None  # the decomposition has drifted away
             return ""
-        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(first)
+        self.expected_calls = CALLS_PER_DEGREE * made.separating_degree(values[1])
         return self.costly() or "outliers"
 
     def _judge(self, filter: Filter, now: IterationState, worst: float) -> None:
