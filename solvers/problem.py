@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
-Precision = Literal["auto", "double", "mixed"]  # of filters
+Precision = Literal["auto", "double", "mixed"]  # precision of filters
 Which = Literal["LA", "SA", "LM"]
 Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")

@@ -125,9 +125,8 @@ class MpiCommunicator:
         self._copies = weakref.WeakSet[HostCopies]()
         self._recordings = weakref.WeakSet[_Recording]()
         self._mailbox: Mailbox | None = None
-        memory = None
-        if not by_messages and platform.machine() in IN_ORDER:
-            memory = self._common_memory(Mailbox.nbytes(self.size))
+        is_possible = not by_messages and platform.machine() in IN_ORDER
+        memory = self._common_memory(Mailbox.nbytes(self.size)) if is_possible else None
         if memory is not None:
             self._mailbox = Mailbox(self.rank, self.size, memory)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..backends import Array
 from .host_memory import LINE_BYTES, Exchange, Pending
 
-FLAG_BYTES = 8  # of a flag
+FLAG_BYTES = 8  # bytes of a flag
 MAPPED = 2  # cudaHostRegisterMapped: GPUs can use the memory
 
 
@@ -168,7 +168,7 @@ class PeerCopies:
 
 
 def _check(results: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver returns beside its status."""
+    """Check the status of a call of the driver; return its last result."""
     if int(results[0]) != 0:
         raise RuntimeError(f"CUDA driver: {results[0]}")
     return results[-1]

@@ -29,7 +29,7 @@ from ..costs import INDEX_BYTES, FactorRates, rates
 # spatial one) and 5.2 times (with three unknowns per node), SuperLU 1.6 to 7.1 times, and fewer only where
 # the graph is almost a tree or random.
 ENTRIES, FLOPS = 3.0, 10.0
-BYTES_PER_ENTRY = 2 * (np.dtype(np.float64).itemsize + INDEX_BYTES)  # of both factors of SuperLU
+BYTES_PER_ENTRY = 2 * (np.dtype(np.float64).itemsize + INDEX_BYTES)  # bytes: of both of SuperLU's factors
 # Of a solve: factors for some shifts and the last count, and solves with blocks of eight columns.
 SHIFTS, SOLVES = 4, 60
 # Of random graphs, a dense block of this share of the rows is left, which falls with the mean degree d as

@@ -269,12 +269,8 @@ class Iteration(Run):
             search, is_inside = self._search(), self.problem.target is not None
             if is_inside or self.problem.verify == "always" or search.doubtful is not None:
                 return self._verified(search)
-            one, several = (
-                "no eigenvalue before the last differs from it",
-                "no eigenvalue before the last has",
-            )
-            copies = search.copies
-            self._needs_no_search(one if copies == 1 else f"{several} {copies} copies, the block size")
+            has = "differs from it" if search.copies == 1 else f"has {search.copies} copies, the block size"
+            self._needs_no_search(f"no eigenvalue before the last {has}")
         return True
 
     def _needs_no_search(self, reason: str) -> None:

@@ -45,7 +45,7 @@ class DeviceKrylov(BlockKrylov):
 
     def __init__(self, operator: LinearMap, buffer: Block, n_locked: int, block_size: int, *of: Any) -> None:
         super().__init__(operator, buffer, n_locked, block_size, *of)
-        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
+        self.unit = 1 if width_padding(buffer) == 1 else block_size  # columns: products read multiples
         self._is_clear = False  # whether zeros follow [V Q] where products read them
 
     def _filled(self, count: int) -> int:

@@ -89,7 +89,7 @@ class JacobiDavidson(Iteration):
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.best, self.best_at = np.inf, (0, 0)
+        self.best, self.best_at = np.inf, 0
 
     @property
     def locked(self) -> Block | None:
@@ -234,11 +234,10 @@ class JacobiDavidson(Iteration):
             return "converged"
         above = np.maximum(excess(self.state.residuals, self.state.limits), 1)
         measure = float(np.log10(above).sum())
-        now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
+        corrections = self.counts.restarts * self.options.block_size
         if measure < self.best - GAIN:
-            self.best, self.best_at = measure, now
-        is_over = now[0] - self.best_at[0] >= STALLED
-        return "stagnated" if is_over else ""
+            self.best, self.best_at = measure, corrections
+        return "stagnated" if corrections - self.best_at >= STALLED else ""
 
     def _vectors(self) -> Block:
         return self.X

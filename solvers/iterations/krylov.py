@@ -66,7 +66,7 @@ LOSS = MOST_OBLIQUE
 # not converge to tol=0. With 16 true residuals are twice as large after a hundred restarts.
 DRIFT = 4.0
 LEAST = NOISE * UNIT / PLAIN_NOISE  # length of a remainder relative to ||A||: shorter ones need more care
-_product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the estimates
+_product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # for estimates of lost orthogonality
 
 
 @frozen

@@ -114,15 +114,12 @@ def sketch_spectrum(
         steps *= 2
 
 
-def sketch_of(operator: Any, steps: int, **further: Any) -> Sketch:
-    """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host.
-
-    Keywords are those of `sketch_spectrum`.
-    """
+def sketch_of(operator: Any, steps: int) -> Sketch:
+    """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host."""
     like: Block = empty_block(operator)
     if operator.device == "cpu" and operator.layout is None:
         like = ColumnBlock.of(like)
-    return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps, **further)
+    return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
 
 def recurrences(operator: Operator, V: Block, complement: Sequence[Block | None] = ()) -> Recurrences:

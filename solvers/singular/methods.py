@@ -50,7 +50,7 @@ from ..stages.run import solve
 from .operators import AugmentedInverse, Inverse, TriangularInverse
 from .task import FEW_STEPS, GRAM_ROUNDING, TIGHTER, Task, Triplets, triplets_of
 
-MORE_STEPS = 32  # of Lanczos, for whether A^H A is far from singular: 16 told less often
+MORE_STEPS = 32  # Lanczos steps that tell whether A^H A is far from singular: 16 told less often
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 EQUAL_TOLERANCE = 1e-10  # the same where that is about the last one
